@@ -38,14 +38,14 @@ TARGETS = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on valid
 
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number, as a study of the trial
-APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
+MAY_DIFFER = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
 # Keys of metrics that change the accuracy itself: rows with other values are in other tables
 SCORED = ("metrics.rows", "metrics.clients", "metrics.personal")
 
 
-def parts_settings(key: str, searched: Collection[str] = ()) -> bool:
+def separates_settings(key: str, searched: Collection[str] = ()) -> bool:
     """Return whether rows with other values of a key do not belong into one table. searched: as in `settings`."""
-    return key in SCORED or not under(key, (*APART, *searched))
+    return key in SCORED or not under(key, (*MAY_DIFFER, *searched))
 
 
 class HasRounds(Protocol):
@@ -149,7 +149,9 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     return (table["correct"] / table["n"]).groupby(table["epoch"]).mean()
 
 
-def banded(label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None) -> Curve:
+def mean_curve(
+    label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None
+) -> Curve:
     """Return one curve of a series for each seed: the mean of what all of them have. edges: of the numbers at one
     place, where the band ends; without it, for one seed and at a single place, there is none.
     """
@@ -203,14 +205,14 @@ class Row:
         """Return the mean over seeds of the rounds that all of them evaluated; the band is their interval (see
         `over_seeds`).
         """
-        return banded(self.label, [by_round(record) for record in self.records], _interval)
+        return mean_curve(self.label, [by_round(record) for record in self.records], _interval)
 
     def newcomers(self) -> Curve | None:
         """Return the mean over seeds of the clients that took part in no round, by epoch of fine-tuning; None if
         there are none.
         """
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
-        return banded(self.label, curves, _interval) if curves else None
+        return mean_curve(self.label, curves, _interval) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
         """Per-client differences to the baseline, one array for each seed that both have."""
@@ -225,7 +227,7 @@ class Setting:
 
     name: str  # of which there is no other among the settings of a report
     config: dict[str, Any]  # flat: what they share
-    apart: list[str]  # the keys in which settings of the same report differ
+    differing_keys: list[str]  # the keys in which settings of the same report differ
     records: list[Record]  # finished or not
     rows: list[Row]  # with a finished run each
 
@@ -253,7 +255,7 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     although points had no result; their rows are marked.
     """
     given = [(record, setting_of(record, searched)) for record in records]
-    given += list(_as_they_were(given))
+    given += list(_at_earlier_ends(given))
     repeated = _repeated(given)
     groups: dict[str, list[Record]] = {}
     for record, config in given:
@@ -262,13 +264,13 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
         groups.setdefault(_key(config), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
     configs = {key: json.loads(key) for key in groups}
-    apart = naming.differing_keys([config for key, config in configs.items() if rows[key]])
+    differing = naming.differing_keys([config for key, config in configs.items() if rows[key]])
     options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
     names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
-    return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]
+    return [Setting(names[key], configs[key], differing, group, rows[key]) for key, group in groups.items()]
 
 
-def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[Record, dict[str, Any]]]:
+def _at_earlier_ends(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Yield each continued trial once more as of an earlier end, if other trials of its setting ended at that round:
     training one trial further does not take it out of a comparison.
     """
@@ -315,7 +317,7 @@ def check_baseline(found: list[Setting], method: str | None, flag: str = "--base
 
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
-    kept = {k: v for k, v in with_neutral(record.values).items() if parts_settings(k, searched)}
+    kept = {k: v for k, v in with_neutral(record.values).items() if separates_settings(k, searched)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -385,7 +387,7 @@ def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
     # code: of classes that are not pflsweep's
     others = {"plugin_versions": versions, "numerics": raised(record.meta["numerics"]), "code": record.meta.get("code")}
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
-    return {**own, **asked(record)}
+    return {**own, **score_keys(record)}
 
 
 def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
@@ -394,7 +396,7 @@ def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in searched and not under(k, ("algorithm", *PLUGS))}
 
 
-def asked(record: Record) -> dict[str, Any]:
+def score_keys(record: Record) -> dict[str, Any]:
     """Return the keys of metrics.* that ask for a further score."""
     # A key with its neutral value, or without an effect, asks for nothing
     values = effective(without_neutral(record.values, NEUTRAL))
@@ -408,7 +410,7 @@ def record_curves(record: Record) -> list[Curve]:
     for name in evaluated([record]):
         found = by_round(record, f"{name}_accuracy")
         values = found.to_numpy(dtype=float)
-        curves.append(Curve(spoken(name), found.index.to_numpy(dtype=float), values, values, values))
+        curves.append(Curve(view_in_words(name), found.index.to_numpy(dtype=float), values, values, values))
     return [curve for curve in curves if len(curve.rounds)]
 
 
@@ -423,7 +425,7 @@ def evaluated(records: Iterable[Record]) -> list[str]:
     return [name for name in names if name.partition("_")[2] in TARGETS]
 
 
-def spoken(name: str) -> str:
+def view_in_words(name: str) -> str:
     """Return the words for a column of accuracies: personal, but `personal S-acc` on a subset of the clients' test data
     and `personal G-acc` on all of it.
     """

@@ -54,7 +54,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
         axes.set(xlabel=by, ylabel="mean accuracy over clients (%)")
         heading += [band] if bands and band else []
         axes.set_title("\n".join([*filter(None, [style.wrapped(title, WIDTH - LONGEST - 0.6)]), *heading]))
-        axes.xaxis.set_major_locator(whole())
+        axes.xaxis.set_major_locator(integer_ticks())
         axes.margins(x=0.02)
         ends = [
             lines.EndLabel(
@@ -146,9 +146,9 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
         mesh = tiles.pcolormesh(*grid, held, cmap=style.tints(), norm=norm, edgecolor="white", linewidth=gap)
         tiles.grid(False)
         tiles.set(xlabel="client", ylabel="class")
-        tiles.yaxis.set_major_locator(whole())
+        tiles.yaxis.set_major_locator(integer_ticks())
         for part in (totals, tiles):
-            part.xaxis.set_major_locator(whole())
+            part.xaxis.set_major_locator(integer_ticks())
         made.colorbar(mesh, cax=scale, label="training samples")
     return made
 
@@ -172,8 +172,8 @@ def heatmap(matrix: Array, name: str, title: str = "") -> "Figure":
         square = matrix.shape[0] == matrix.shape[1]
         head = style.wrapped(title or f"Matrix {name} of the clients", 4.2)
         axes.set(title=head, ylabel="client", xlabel="from client" if square else "column")
-        axes.xaxis.set_major_locator(whole())
-        axes.yaxis.set_major_locator(whole())
+        axes.xaxis.set_major_locator(integer_ticks())
+        axes.yaxis.set_major_locator(integer_ticks())
         axes.spines[:].set_visible(False)
     return made
 
@@ -187,7 +187,7 @@ def _strip(axes: "Axes", points: Array, mean: float, row: int, colour: str, name
     axes.plot(mean, row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
 
 
-def whole(most: int = 11) -> "MaxNLocator":
+def integer_ticks(most: int = 11) -> "MaxNLocator":
     """Return a locator of ticks at whole numbers. most: so many steps between them."""
     from matplotlib.ticker import MaxNLocator
 

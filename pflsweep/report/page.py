@@ -26,12 +26,13 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     check_baseline(found, baseline)
     out.mkdir(parents=True, exist_ok=True)
     ends = [f"-{number}" if len(found) > 1 else "" for number in range(1, len(found) + 1)]
+    differing = found[0].differing_keys if found else []
     text = template.render(
         "runs.md",
         # A trial that went on is in two settings
         count=len({record.meta["identity"] for setting in found for row in setting.rows for record in row.records}),
         searches=_searches(chosen),
-        differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
+        differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in differing],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
         left_out=_left_out(chosen),
     )

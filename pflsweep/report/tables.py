@@ -8,7 +8,7 @@ import pandas as pd
 
 from pflsweep.records.record import Record
 from pflsweep.report import markdown
-from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
+from pflsweep.report.compare import Row, Setting, at_last, evaluated, rounds_to, score_keys, settings, view_in_words
 from pflsweep.report.stats import Interval, gain, mean_std
 
 NONE = "-"
@@ -62,10 +62,10 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
 
 def _scored(row: Row) -> dict[str, str]:
     """Return the further scores of a row's runs: heading -> name. S-acc with whose data, as rows may differ in it."""
-    metrics = asked(row.records[0])
+    metrics = score_keys(row.records[0])
     share = ", ".join(str(metrics[key]) for key in ("metrics.subset", "metrics.subset_size") if key in metrics)
     names = [n for n in evaluated(row.records) if n not in ("personal", "global")]
-    return {spoken(n) + (f" ({share})" if share and n.endswith("_subset") else ""): n for n in names}
+    return {view_in_words(n) + (f" ({share})" if share and n.endswith("_subset") else ""): n for n in names}
 
 
 def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from pflsweep.report.compare import banded, by_round
+from pflsweep.report.compare import by_round, mean_curve
 from pflsweep.sweep.plan import Group, Job, Plan, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.state import SweepState
@@ -89,7 +89,7 @@ def cells_of(state: SweepState, records: Sequence["Record"]) -> list[Cell]:
         own = [one["identity"] for job in state.plan.final(g) for one in state.slots[job].trials]
         curve: dict[int, float] = {}
         if own and all(identity in known for identity in own):
-            mean = banded(group.method, [by_round(known[identity]) for identity in own])
+            mean = mean_curve(group.method, [by_round(known[identity]) for identity in own])
             curve = {int(at): float(value) for at, value in zip(mean.rounds, mean.mean, strict=True)}
         best = list(accumulate((value for value in values if value is not None), max))
         chosen = said(now.point) if state.electable(g) else ""

@@ -59,7 +59,7 @@ def search(group: Group, done: list[SlotState], worth: dict[str, float], split: 
         first.plot(np.arange(1, len(values) + 1), values, "o", color=FIRST, label="a point")
         first.step(np.arange(1, len(values) + 1), np.maximum.accumulate(values), color=BEST, where="post", label="best")
         first.set(xlabel="point", ylabel=f"accuracy on {split} data (%)", title=group.name)
-        first.xaxis.set_major_locator(figures.whole())
+        first.xaxis.set_major_locator(figures.integer_ticks())
         first.legend()
         for axes, (key, axis) in zip(slices, group.space.items(), strict=True):
             tried = [slot.trial.params[key] for slot in done if slot.trial is not None]

@@ -210,7 +210,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 def _client_table(record: Record) -> pd.DataFrame:
     """Return one row per client: its data, and its models' scores in the last evaluated round."""
     from pflsweep.report.clients import holdings
-    from pflsweep.report.compare import spoken
+    from pflsweep.report.compare import view_in_words
 
     held = holdings(record.partition)
     last = record.clients[record.clients["round"] == record.clients["round"].max()]
@@ -218,7 +218,7 @@ def _client_table(record: Record) -> pd.DataFrame:
     last = last.assign(target=last.get("target", "own"))
     columns = []
     for (view, target), table in last.set_index("client").groupby(["view", "target"], sort=False):
-        name = view if target == "own" else spoken(f"{view}_{target}")
+        name = view if target == "own" else view_in_words(f"{view}_{target}")
         columns.append((table["correct"] / table["n"]).round(4).rename(f"{name} accuracy"))
         columns.append(table["loss"].astype(float).round(4).rename(f"{name} loss"))
     return pd.concat([*columns, held], axis=1).sort_index().reset_index(names="client")

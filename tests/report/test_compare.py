@@ -8,7 +8,16 @@ from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
 from pflsweep.report import page, tables
-from pflsweep.report.compare import SCORED, Row, banded, check_baseline, client_accuracy, evaluated, settings, summary
+from pflsweep.report.compare import (
+    SCORED,
+    Row,
+    check_baseline,
+    client_accuracy,
+    evaluated,
+    mean_curve,
+    settings,
+    summary,
+)
 from pflsweep.report.tables import accuracy, brief, cost, others
 from pflsweep.trial import tables as recorded
 from pflsweep.util.errors import UserError
@@ -182,7 +191,7 @@ def test_what_the_accuracy_is_of_parts_settings(other, tmp_path):
     first, second = settings(runs)
     (key,) = other
     assert [setting.config[f"metrics.{key}"] for setting in (first, second)] == [other[key], usual[key]]
-    assert f"metrics.{key}" in first.apart
+    assert f"metrics.{key}" in first.differing_keys
 
 
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
@@ -283,16 +292,16 @@ def test_curve_of_seeds_has_their_interval_as_band(tmp_path):
 
 def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
     seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.3, 0.2], index=[2, 3, 4])]
-    curve = banded("fedavg", seeds, lambda values: (float(min(values)) - 0.1, float(max(values)) + 0.1))
+    curve = mean_curve("fedavg", seeds, lambda values: (float(min(values)) - 0.1, float(max(values)) + 0.1))
     assert [part.tolist() for part in curve[1:]] == [
         [2, 3],
         pytest.approx([0.6, 0.6]),
         pytest.approx([0.4, 0.2]),
         pytest.approx([0.8, 1.0]),
     ]
-    single = banded("fedavg", [each.loc[:2] for each in seeds], lambda values: (0.0, 1.0))
+    single = mean_curve("fedavg", [each.loc[:2] for each in seeds], lambda values: (0.0, 1.0))
     assert (single.low, single.high) == (single.mean, single.mean), "a band at a single round has no area"
-    for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
+    for plain in (mean_curve("fedavg", seeds), mean_curve("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
         assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 
 

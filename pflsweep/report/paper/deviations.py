@@ -8,7 +8,7 @@ from typing import Any
 
 from pflsweep.config.identity import with_neutral
 from pflsweep.config.keys import PLUGS, as_override
-from pflsweep.report.compare import parts_settings
+from pflsweep.report.compare import separates_settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import layout, published
 from pflsweep.report.paper.comparison import Comparison
@@ -100,7 +100,7 @@ def _uneven(of: Comparison) -> list[str]:
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for method, group in _groups(of, setting).items():
             for key, value in with_neutral(group["config"]).items():
-                if parts_settings(key, group["space"]) and key != "train.precision":
+                if separates_settings(key, group["space"]) and key != "train.precision":
                     rows[key][inline(value)].append(method)
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))

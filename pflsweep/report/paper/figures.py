@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflsweep.report import figures, lines, style
-from pflsweep.report.compare import banded, by_round, newcomers_accuracy
+from pflsweep.report.compare import by_round, mean_curve, newcomers_accuracy
 from pflsweep.report.figures import Curve
 from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, study_figures, weight_figures
@@ -110,7 +110,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
             over = "" if kind == ["global", "all"] else " over clients"
             axes.set(title=_head(of, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
             axes.margins(x=0.02)
-            axes.xaxis.set_major_locator(figures.whole(6))
+            axes.xaxis.set_major_locator(figures.integer_ticks(6))
             _skip_start(axes)
             lines.percent(axes)
             for method, look in looks.items():
@@ -167,7 +167,7 @@ def _scored(of: Comparison, made: Cell) -> str:
 
 def _by_round(trials: list[FinishedTrial], column: str, label: str) -> Curve:
     """Return a curve over the rounds that all trials evaluated; the band is one std over seeds."""
-    return banded(label, [by_round(trial, column) for trial in trials], _one_std)
+    return mean_curve(label, [by_round(trial, column) for trial in trials], _one_std)
 
 
 def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -182,7 +182,7 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
         for each in methods:
             seeds = [curve for trial in each.trials.finished.values() if len(curve := newcomers_accuracy(trial))]
             if seeds:
-                made.append(banded(each.line.label, seeds))
+                made.append(mean_curve(each.line.label, seeds))
         if made:
             stem = f"new-{setting.replace('/', '-')}"
             picture = figures.accuracy(made, f"New clients, {setting}", by="epoch")

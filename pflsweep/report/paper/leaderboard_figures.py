@@ -49,7 +49,7 @@ def ranks(of: Comparison) -> Iterator[Picture]:
             ylim=(len(rows) - 0.4, -0.6),
         )
         axes.xaxis.label.set_size(8.5)
-        axes.xaxis.set_major_locator(figures.whole())
+        axes.xaxis.set_major_locator(figures.integer_ticks())
         axes.grid(False, axis="y")
     yield Picture("ranks", "mean ranks of the best methods and of the references, and the critical difference", made)
 
@@ -84,7 +84,7 @@ def budget(of: Comparison) -> Iterator[Picture]:
             ylabel="mean accuracy over columns (%)",
         )
         lines.percent(axes)
-        axes.xaxis.set_major_locator(figures.whole())
+        axes.xaxis.set_major_locator(figures.integer_ticks())
         lines.name_ends(made, axes, ends)
     yield Picture("budget", f"test accuracy after so many points of each search, mean over columns; {orange}", made)
 

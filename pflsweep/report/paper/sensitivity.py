@@ -75,7 +75,7 @@ def _figure(
             if all(isinstance(value, int | float) and value > 0 for value in values) and max(values) > 5 * min(values):
                 axes.set_xscale("log")
             elif all(isinstance(value, int) for value in values):
-                axes.xaxis.set_major_locator(figures.whole(6))
+                axes.xaxis.set_major_locator(figures.integer_ticks(6))
             if axes.get_subplotspec().is_first_col():
                 axes.set_ylabel(f"accuracy on {split} data (%)")
             lines.percent(axes)

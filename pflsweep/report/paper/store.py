@@ -21,7 +21,7 @@ from pflsweep.util.errors import UserError
 
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
-BEYOND = ("seed", "train.rounds", *RUNTIME)
+MAY_DIFFER = ("seed", "train.rounds", *RUNTIME)
 # keys about the machine on which a command ran: a page that offers it to others leaves them out
 LOCAL = ("device", "paths", "checkpoint")
 
@@ -259,7 +259,7 @@ def _check_asked(trial: FinishedTrial, group: dict[str, Any], ledger: Ledger) ->
     """Raise UserError on a record that is not of the config that its ledger names."""
     asked = with_neutral({**group["config"], **(group["winner"] or {})})
     for key, value in asked.items():
-        if not under(key, BEYOND) and trial.config.get(key, value) != value:
+        if not under(key, MAY_DIFFER) and trial.config.get(key, value) != value:
             raise UserError(
                 f"{trial.name} in {trial.folder} is not the trial that the sweep names: {key} is {trial.config[key]} "
                 f"there and {value} in {ledger.path}. Move the wrong one away; the sweep's command makes it anew."
@@ -278,7 +278,7 @@ def _check_alike(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[st
 
 def _what(trial: FinishedTrial) -> dict[str, Any]:
     """Return what the runs of one cell share."""
-    own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
+    own = {key: value for key, value in trial.config.items() if not under(key, MAY_DIFFER)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys} | {"numerics": raised(trial.meta["numerics"])}
     if has_own_rows(own):

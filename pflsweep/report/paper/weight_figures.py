@@ -35,7 +35,7 @@ def matrix(of: Comparison) -> Iterator[Picture]:
         tiles.set(title="Change of A over the rounds", xlabel="from client j", ylabel="client i")
         made.colorbar(image, ax=tiles, shrink=0.85, label="change of an entry of A (no unit)")
         for axis in (tiles.xaxis, tiles.yaxis):
-            axis.set_major_locator(figures.whole(6))
+            axis.set_major_locator(figures.integer_ticks(6))
         for axes, axis, client, what in ((taken, 0, "j", "column"), (given, 1, "i", "row")):
             mean = np.nanmean(moved, axis=axis)
             _regression(axes, sizes, mean, f"training samples of client {client}", f"{what} mean of the change")
@@ -84,8 +84,8 @@ def maps(of: Comparison) -> Iterator[Picture]:
                 image = axes.imshow(frame, cmap=style.MAP, vmin=min(0.0, low), vmax=high, interpolation="nearest")
                 axes.set_title(f"round {round}", fontsize=9)
                 axes.grid(False)
-                axes.xaxis.set_major_locator(figures.whole(6))
-                axes.yaxis.set_major_locator(figures.whole(6))
+                axes.xaxis.set_major_locator(figures.integer_ticks(6))
+                axes.yaxis.set_major_locator(figures.integer_ticks(6))
             for axes in row[len(frames) :]:
                 axes.set_visible(False)
             row[0].set_ylabel(f"{setting}\nclient", fontsize=8)
@@ -119,7 +119,7 @@ def by_round(of: Comparison) -> Iterator[Picture]:
                 tested = "" if wanted[i] == own[i] else f", tested on {wanted[i]}"
                 axes.set_title(f"client {i}: {own[i]}{tested}", fontsize=8.5)
                 axes.tick_params(labelsize=7.5)
-                axes.xaxis.set_major_locator(figures.whole(6))
+                axes.xaxis.set_major_locator(figures.integer_ticks(6))
             made.supxlabel("round", fontsize=9)
             made.supylabel("weight of another client", fontsize=9)
             lines = {str(k): Line2D([], [], **_look(k)) for k in range(int(own.max()) + 1)}
