@@ -40,7 +40,11 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
     few = len(found) <= len(style.PALETTE)
     looks = lines.distinct([each.label for each in found]) if few else lines.looks([each.label for each in ranked])
     drawn = [curve for curve in ranked if curve.label in looks]
-    heading = [f"{len(drawn)} of {len(found)} curves: {lines.chosen([list(looks)])}"] if len(drawn) < len(found) else []
+    heading = (
+        [f"{len(drawn)} of {len(found)} curves: {lines.drawn_in_words([list(looks)])}"]
+        if len(drawn) < len(found)
+        else []
+    )
     with style.figure(WIDTH, 3.9) as (made, axes):
         axes.set_ylim(_limits(drawn))
         bands = False

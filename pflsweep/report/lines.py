@@ -51,13 +51,13 @@ def looks(order: Sequence[str], own: Collection[str] = ()) -> dict[str, dict[str
     return found
 
 
-def chosen(drawn: Iterable[Collection[str]]) -> str:
+def drawn_in_words(drawn: Iterable[Collection[str]]) -> str:
     """Return which lines are drawn of more than MOST. drawn: the lines of each panel."""
     also = [name for name in REFERENCES if any(name in panel for panel in drawn)]
     return " and ".join(["the best", *also]) if len(also) < 2 else f"the best, {also[0]} and {also[1]}"
 
 
-def key(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
+def colours_in_words(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
     """Return what the colours mean. drawn: the lines of each panel."""
     if any(each in own for panel in drawn for each in panel):
         return "blue: the paper's method, orange: the best other one"

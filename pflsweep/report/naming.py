@@ -43,7 +43,7 @@ def names(options: Sequence[tuple[str, ...]], configs: Sequence[Flat]) -> list[s
         keys = [key for key in differing_keys(alike) if key not in OPTIONS]
         # First those that all have: a key that is null in some follows from another one
         keys.sort(key=lambda key: any(each.get(key) is None for each in alike))
-        said = _said(own, config, _enough(keys, alike))
+        said = _name(own, config, _enough(keys, alike))
         found.append(f"{said}{_number(config, alike)}")
     return found
 
@@ -57,7 +57,7 @@ def _enough(keys: list[str], configs: Sequence[Flat]) -> list[str]:
     return keys[: next((n for n in range(FEW, len(keys)) if distinct(n) == distinct(len(keys))), len(keys))]
 
 
-def _said(options: tuple[str, ...], config: Flat, keys: list[str]) -> str:
+def _name(options: tuple[str, ...], config: Flat, keys: list[str]) -> str:
     """Return `digits, dirichlet(alpha=0.1), mlp, lr=0.1`. What is not set, or null, is not said."""
     keys = [key for key in keys if config.get(key) is not None]
     short = Counter(key.rpartition(".")[2] for key in keys if key.partition(".")[0] not in OPTIONS)

@@ -79,8 +79,8 @@ def test_the_papers_method_and_the_best_other_one_stand_out_and_references_are_d
     assert looks["ditto"]["color"] == style.PALETTE[1]
     assert looks["fedavg"]["color"] == looks["m0"]["color"] == lines.GREY
     assert looks["fedavg"]["linestyle"] != looks["m0"]["linestyle"] != looks["local"]["linestyle"]
-    assert lines.chosen([looks]) == "the best, local and fedavg"
-    assert lines.chosen([["m0", "fedavg"], ["m1"]]) == "the best and fedavg"
+    assert lines.drawn_in_words([looks]) == "the best, local and fedavg"
+    assert lines.drawn_in_words([["m0", "fedavg"], ["m1"]]) == "the best and fedavg"
 
 
 def test_a_band_is_drawn_where_it_can_be_seen() -> None:

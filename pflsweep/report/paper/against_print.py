@@ -20,7 +20,7 @@ Box = tuple[float, float, float, float]
 SHOWS = "Our numbers against the published ones: a filled point agrees, and on the line both are the same"
 
 
-class Point(NamedTuple):
+class PlottedCell(NamedTuple):
     """A cell whose own and published number are both finite; accuracies are in percent."""
 
     cell: Cell
@@ -29,24 +29,24 @@ class Point(NamedTuple):
     ours: float
 
 
-def points(of: Comparison) -> dict[str, list[Point]]:
+def plotted_cells(of: Comparison) -> dict[str, list[PlottedCell]]:
     """Return the cells that can be drawn, by the unit of their axes."""
-    found: dict[str, list[Point]] = {}
-    for cell in of.papers:
+    found: dict[str, list[PlottedCell]] = {}
+    for cell in of.paper_cells:
         printed, ours, unit = cell.line.value, cell.value.mean, cell.line.unit
         column = of.layout.column_of(cell.line)
         if column is None or printed is None or not (math.isfinite(printed) and math.isfinite(ours)):
             continue
         factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.line.metric} ({unit})")
-        found.setdefault(name, []).append(Point(cell, column, factor * printed, factor * ours))
+        found.setdefault(name, []).append(PlottedCell(cell, column, factor * printed, factor * ours))
     return found
 
 
 def picture(readings: Mapping[str, Comparison]) -> Picture | None:
     """Return the picture, one panel per unit; None if nothing can be compared."""
-    by_unit: dict[str, dict[str, list[Point]]] = {}
+    by_unit: dict[str, dict[str, list[PlottedCell]]] = {}
     for reading, of in readings.items():
-        for unit, drawn in points(of).items():
+        for unit, drawn in plotted_cells(of).items():
             by_unit.setdefault(unit, {})[reading] = drawn
     if not by_unit:
         return None
@@ -56,7 +56,7 @@ def picture(readings: Mapping[str, Comparison]) -> Picture | None:
     return Picture("agreement", SHOWS, made)
 
 
-def _panel(axes: Any, unit: str, readings: dict[str, list[Point]], of: Comparison) -> None:
+def _panel(axes: Any, unit: str, readings: dict[str, list[PlottedCell]], of: Comparison) -> None:
     every = [point for found in readings.values() for point in found]
     numbers = [number for point in every for number in (point.printed, point.ours)]
     low, high = _limits(numbers, unit)
@@ -85,9 +85,9 @@ def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 100.0)) if unit == ACCURACY else (low, high)
 
 
-def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float) -> None:
+def _name(axes: Any, every: list[PlottedCell], of: Comparison, low: float, span: float) -> None:
     """Write beside the furthest points what they are, each row once, without overlaps. low: both axes' lower end."""
-    furthest: dict[int, Point] = {}
+    furthest: dict[int, PlottedCell] = {}
     for point in sorted(every, key=lambda point: -abs(point.ours - point.printed)):
         if not point.cell.agrees:
             furthest.setdefault(point.cell.line.row, point)

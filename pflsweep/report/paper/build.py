@@ -40,7 +40,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
             except UserError as error:
                 errors[name] = error
         broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
-        said.append(f"{index.write(_made(out), broken)}: how far each report is")
+        said.append(f"{index.write(_make_folder(out), broken)}: how far each report is")
     if errors:
         raise UserError("\n".join([*said, *(f"{name}: {error}" for name, error in errors.items())]))
     return said
@@ -49,7 +49,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
 def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Tracker) -> str:
     figures.check(layout.read(name))
     of = reproduction(name, stores, scale or stores.best_scale(layout.read(name).sweeps))
-    folder = _made(out / name)
+    folder = _make_folder(out / name)
     _check_kept(folder, of.first.store)
     ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]
     drawn = figures.draw(of.readings, folder)
@@ -66,7 +66,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     kept = tracker.keep(name, [*(folder / file for file in contents), *drawn.files(folder)], ledgers)
     files.write_json(folder / index.STATE, index.state(of, split_why(said)[0]))
     stands = "; ".join(
-        f"{_read(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
+        f"{_reading_in_words(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
     )
     return f"{folder / 'README.md'}: {stands}, scale {of.scale}" + (
         "; MLflow has it with the sweep's run" if kept else ""
@@ -89,12 +89,12 @@ def _check_kept(folder: Path, store: Store) -> None:
         )
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _read(of: Comparison) -> str:
+def _reading_in_words(of: Comparison) -> str:
     """Return the words for a reading that is not the paper's."""
     return "" if of.store.reading == PAPER else f"reading {of.store.reading}, "
 

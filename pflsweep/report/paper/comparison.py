@@ -28,12 +28,12 @@ class Cell(NamedTuple):
     metric: Metric
     trials: CellTrials
     value: Value  # in the printed unit
-    place: int  # 1: the best of its column, 2: the second; 0: neither
+    rank: int  # 1: the best of its column, 2: the second; 0: neither
     against: list[CellTrials]  # of the other rows that it is measured against
     noise: float | None  # the std over seeds of what stands there, whatever its own is over
 
     @property
-    def there(self) -> bool:
+    def has_number(self) -> bool:
         return not math.isnan(self.value.mean)
 
     @property
@@ -46,26 +46,26 @@ class Cell(NamedTuple):
         return [other for other in self.against if not other.finished.keys() >= set(self.trials.seeds)]
 
     @property
-    def absent(self) -> str:
+    def why_empty(self) -> str:
         """The reason for which a cell has no number: no code, none, failed, or missing."""
         if self.trials.without_code:
             return "no code"
-        return "none" if self.none else "failed" if self.trials.failed else "missing"
+        return "none" if self.unfillable else "failed" if self.trials.failed else "missing"
 
     @property
     def complete(self) -> bool:
         """True if it rests on all seeds that were asked for, its own and those of what it is measured against."""
-        return self.there and not self.lacking
+        return self.has_number and not self.lacking
 
     @property
-    def none(self) -> bool:
+    def unfillable(self) -> bool:
         """True if everything is trained and there is no such number: the method has none."""
-        return not self.there and not self.lacking
+        return not self.has_number and not self.lacking
 
     @property
     def difference(self) -> float | None:
         """Ours minus the printed one."""
-        if not self.there or self.line.value is None:
+        if not self.has_number or self.line.value is None:
             return None
         return 0.0 if self.value.mean == self.line.value else self.value.mean - self.line.value
 
@@ -111,11 +111,11 @@ class Comparison:
         self.reading = reading.table_reading(of.sweeps[0], store.reading)
         read = of._replace(views=of.views | self.reading.views, rounds=of.rounds | self.reading.rounds)
         self.layout, self.store = layout.with_own(read, cells), store
-        self._asked: dict[tuple[str, str], CellTrials] = {}  # by setting and method: all that were asked for
+        self._cell_trials: dict[tuple[str, str], CellTrials] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
     @cached_property
-    def made(self) -> dict[tuple[int, int], Cell]:
+    def cells(self) -> dict[tuple[int, int], Cell]:
         """The cells by row and by the number of the column."""
         found = {}
         for line in self.layout.printed:
@@ -129,8 +129,8 @@ class Comparison:
 
     def by_column(self) -> Iterator[tuple[int, Cell]]:
         """Yield each cell with the number of its column, in the order of columns and rows."""
-        for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
-            yield column, made
+        for (_, column), cell in sorted(self.cells.items(), key=lambda each: each[0][::-1]):
+            yield column, cell
 
     @cached_property
     def own_rows(self) -> set[int]:
@@ -139,56 +139,57 @@ class Comparison:
         return set(self.layout.rows) - printed if self.layout.in_print else set()
 
     @property
-    def papers(self) -> list[Cell]:
+    def paper_cells(self) -> list[Cell]:
         """The cells of the paper's rows."""
-        return [made for made in self.made.values() if made.line.row not in self.own_rows]
+        return [cell for cell in self.cells.values() if cell.line.row not in self.own_rows]
 
     @property
     def complete(self) -> int:
         """How many of the paper's cells rest on all seeds that were asked for."""
-        return sum(made.complete for made in self.papers)
+        return sum(cell.complete for cell in self.paper_cells)
 
     @property
     def fillable(self) -> int:
         """How many of the paper's cells can be filled."""
-        return sum(not made.none for made in self.papers)
+        return sum(not cell.unfillable for cell in self.paper_cells)
 
     @property
-    def asked(self) -> list[CellTrials]:
+    def trials_by_cell(self) -> list[CellTrials]:
         """The trials of each cell of its sweeps, also of those that gains are measured against."""
-        _ = self.made
-        return list(self._asked.values())
+        _ = self.cells
+        return list(self._cell_trials.values())
 
     @property
     def trials(self) -> list[FinishedTrial]:
         """All trials that are behind the cells."""
-        found = {trial.identity: trial for trials in self.asked for trial in trials.finished.values()}
+        found = {trial.identity: trial for trials in self.trials_by_cell for trial in trials.finished.values()}
         return list(found.values())
 
     def trials_of(self, setting: str) -> list[FinishedTrial]:
         """Return the trials of all methods in a setting."""
-        return [trial for trials in self.asked if trials.setting == setting for trial in trials.finished.values()]
+        own = [trials for trials in self.trials_by_cell if trials.setting == setting]
+        return [trial for trials in own for trial in trials.finished.values()]
 
     def first_trials(self, has: Callable[[FinishedTrial], bool], method: str = "") -> dict[str, FinishedTrial]:
         """Return the first trial (of a method) for which `has` is true, by the sweep's setting, in the order of columns
         and rows.
         """
         found: dict[str, FinishedTrial] = {}
-        for _, made in self.by_column():
-            for trial in made.trials.finished.values() if method in ("", made.trials.method) else ():
-                if made.trials.setting not in found and has(trial):
-                    found[made.trials.setting] = trial
+        for _, cell in self.by_column():
+            for trial in cell.trials.finished.values() if method in ("", cell.trials.method) else ():
+                if cell.trials.setting not in found and has(trial):
+                    found[cell.trials.setting] = trial
         return found
 
     def cell_trials(self, setting: str, method: str) -> CellTrials:
-        if (setting, method) not in self._asked:
+        if (setting, method) not in self._cell_trials:
             known = self.store.cell_trials(self.layout.sweeps, setting, method)
-            self._asked[setting, method] = replace(known, without_code=not self.reading.has_code(method))
-        return self._asked[setting, method]
+            self._cell_trials[setting, method] = replace(known, without_code=not self.reading.has_code(method))
+        return self._cell_trials[setting, method]
 
     def seeds(self, setting: str) -> list[int]:
         """Return the seeds asked for of a setting."""
-        return sorted({seed for (of, _), trials in self._asked.items() if of == setting for seed in trials.seeds})
+        return sorted({seed for (of, _), trials in self._cell_trials.items() if of == setting for seed in trials.seeds})
 
     def _against(self, line: Printed) -> list[CellTrials]:
         """Return the trials of the other rows that a number is measured against."""
@@ -264,9 +265,9 @@ class Comparison:
         take = "min" if metric.options.get("take") == "min" else "mean"
         return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, trials).items()}
 
-    def by_client(self, made: Cell) -> list[pd.Series]:
+    def by_client(self, cell: Cell) -> list[pd.Series]:
         """Return the clients' numbers of which a cell is the mean, a series per seed."""
-        return list(self._by_client(made.metric, made.line, made.trials).values())
+        return list(self._by_client(cell.metric, cell.line, cell.trials).values())
 
     def _options(self, metric: Metric, method: str) -> dict[str, Any]:
         """Return a metric's options as a method's rows have them."""
@@ -308,7 +309,7 @@ class Comparison:
                 enough = len(known) > (1 if len(known) == len(places) else 2)  # of the first two rows one says nothing
                 for place, number in shown.items():
                     if number in top and enough:
-                        ranked[place] = found[place]._replace(place=1 + top.index(number))
+                        ranked[place] = found[place]._replace(rank=1 + top.index(number))
         return ranked
 
     def _lines(self, found: dict[tuple[int, int], Cell]) -> list[list[tuple[int, int]]]:
@@ -319,9 +320,9 @@ class Comparison:
 
     def taus(self) -> Iterator[Tau]:
         """Yield Kendall's tau of each column or row with at least three numbers to compare."""
-        for places in self._lines(self.made):
-            fillable = [m for p in places if (m := self.made[p]).line.value is not None and not m.none]
-            pairs = [(m.value.mean, m.line.value) for m in fillable if m.there and m.line.value is not None]
+        for places in self._lines(self.cells):
+            fillable = [m for p in places if (m := self.cells[p]).line.value is not None and not m.unfillable]
+            pairs = [(m.value.mean, m.line.value) for m in fillable if m.has_number and m.line.value is not None]
             if len(pairs) > 2:
                 tau = kendall(pairs, POINTS.get(fillable[0].line.unit, 0.0))
                 yield Tau(self._line_name(places[0]), tau, len(pairs), len(fillable))
@@ -330,14 +331,14 @@ class Comparison:
         row, column = place
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
-    def cells(self) -> list[Statistic]:
+    def statistics(self) -> list[Statistic]:
         """Return our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of
         columns.
         """
         cells = [
-            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=made.noise)
-            for made in self.papers
-            if made.complete
+            layout.statistic_of(self.layout, cell.line, cell.value.mean, cell.value.std, noise=cell.noise)
+            for cell in self.paper_cells
+            if cell.complete
         ]
         return cells + self.heads()
 
@@ -353,17 +354,17 @@ class Comparison:
 
     def by_samples(self) -> Iterator[tuple[int, Cell, Value]]:
         """Yield accuracies on own test data where each sample counts the same, with the number of the column."""
-        for column, made in self.by_column():
-            options = self._options(made.metric, made.trials.method)
+        for column, cell in self.by_column():
+            options = self._options(cell.metric, cell.trials.method)
             elsewhere = (
-                made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take", "by"}
+                cell.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take", "by"}
             )
-            if made.there and made.metric.quantity == "accuracy" and not elsewhere:
-                view = self.layout.view(made.metric, made.trials.method)
-                trials, factor = made.trials.finished.values(), _factor(made.metric, made.line)
+            if cell.has_number and cell.metric.quantity == "accuracy" and not elsewhere:
+                view = self.layout.view(cell.metric, cell.trials.method)
+                trials, factor = cell.trials.finished.values(), _factor(cell.metric, cell.line)
                 yield (
                     column,
-                    made,
+                    cell,
                     metrics.over_seeds(
                         [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
                     ),
@@ -371,15 +372,15 @@ class Comparison:
 
     def paired(self) -> Iterator[PairedTest]:
         """Yield the paper's method against each other one, where accuracies are the clients' own."""
-        for column, made in self.by_column():
-            own = self.cell_trials(made.trials.setting, self.layout.own)
-            clients = made.metric.of_clients and not made.metric.minus and not made.line.setting.endswith("=mean")
-            if clients and made.trials.method != self.layout.own:
-                theirs, ours = (self._by_client(made.metric, made.line, trials) for trials in (made.trials, own))
+        for column, cell in self.by_column():
+            own = self.cell_trials(cell.trials.setting, self.layout.own)
+            clients = cell.metric.of_clients and not cell.metric.minus and not cell.line.setting.endswith("=mean")
+            if clients and cell.trials.method != self.layout.own:
+                theirs, ours = (self._by_client(cell.metric, cell.line, trials) for trials in (cell.trials, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
                     mean = gain([each.to_numpy(dtype=float) for each in pairs])
-                    yield PairedTest(column, made.line.method, mean, [_wilcoxon(differences) for differences in pairs])
+                    yield PairedTest(column, cell.line.method, mean, [_wilcoxon(differences) for differences in pairs])
 
 
 def _factor(metric: Metric, line: Printed) -> float:

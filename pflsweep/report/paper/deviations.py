@@ -51,9 +51,9 @@ def fewer_rounds(of: Comparison) -> set[tuple[int, int]]:
 
 def _settings_stated(of: Comparison) -> Iterator[tuple[published.Printed, dict[str, str], list[dict[str, Any]]]]:
     """Yield a cell, what the paper states, and the configs of our trials, for each setting that has both."""
-    said = _said(of.layout)
+    said = _stated_settings(of.layout)
     for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
-        theirs = next((lines for where, lines in said.items() if _of(line, where)), None)
+        theirs = next((lines for where, lines in said.items() if _is_about(line, where)), None)
         configs = list(_configs(of, of.layout.setting_of(line)).values())
         if theirs is not None and configs:
             yield line, theirs, configs
@@ -62,7 +62,7 @@ def _settings_stated(of: Comparison) -> Iterator[tuple[published.Printed, dict[s
 def _stated(of: Comparison) -> list[str]:
     differs: dict[str, list[str]] = defaultdict(list)
     unsaid: dict[str, set[str]] = defaultdict(set)
-    said = _said(of.layout)
+    said = _stated_settings(of.layout)
     for line, theirs, configs in _settings_stated(of):
         where = f"{line.dataset} {line.setting}"
         for name, key in KEYS.items():
@@ -78,7 +78,7 @@ def _stated(of: Comparison) -> list[str]:
     return [*found, *([f"not stated as one number in the paper, and here: {'; '.join(rest)}"] if rest else [])]
 
 
-def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
+def _stated_settings(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
     """Return what the paper says of training for a table; for a page of which it says nothing, what it says of the
     table that its trials are from.
     """
@@ -87,7 +87,7 @@ def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
     return next((said for table in tables if (said := published.stated(of.paper, table))), {})
 
 
-def _of(line: published.Printed, where: tuple[str, str, str]) -> bool:
+def _is_about(line: published.Printed, where: tuple[str, str, str]) -> bool:
     """Return whether something is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
@@ -111,7 +111,7 @@ def _uneven(of: Comparison) -> list[str]:
 def fixed(of: Comparison) -> list[str]:
     """Return the hyperparameters of each method that no search chose, with the settings where they differ."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for trials in of.asked:
+    for trials in of.trials_by_cell:
         if trials.group:
             methods[trials.method][_own(trials.group)].append(trials.setting)
     found = []
@@ -154,7 +154,7 @@ def _settings(of: Comparison) -> list[str]:
 
 def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """Return the ledger's group of each method in a setting, of the ledger that has most of its results."""
-    return {trials.method: trials.group for trials in of.asked if trials.setting == setting and trials.group}
+    return {trials.method: trials.group for trials in of.trials_by_cell if trials.setting == setting and trials.group}
 
 
 def _configs(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
@@ -221,7 +221,7 @@ def _reconstructed(of: Comparison) -> list[str]:
     """Return what of the methods' code is not in their papers."""
     found = {
         (trials.method, str(trial.meta["reconstruction"])): None
-        for trials in of.asked
+        for trials in of.trials_by_cell
         for trial in trials.finished.values()
         if trial.meta.get("reconstruction")
     }

@@ -126,13 +126,13 @@ def _effect(change: Change, scale: str, compared: Callable[[str, str], Compariso
         return Effect(change, "", [], [], [])
     base, changed = compared(scale, PAPER), compared(scale, change.name)
     shifts = sorted(_shifts(change, base, changed), key=lambda shift: -abs(shift.points))
-    commands = dict.fromkeys(command for cell in changed.asked for command in cell.commands)
+    commands = dict.fromkeys(command for cell in changed.trials_by_cell for command in cell.commands)
     return Effect(change, scale, shifts, [*base.trials, *changed.trials], list(commands))
 
 
 def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[Shift]:
     """Yield each accuracy of the paper's rows that both have, but where both are of the same trials and the same."""
-    for cell in base.papers:
+    for cell in base.paper_cells:
         before, after = base.by_seed(cell.line), changed.by_seed(cell.line)
         common = sorted(before.keys() & after.keys())
         if not common or in_points(0.0, cell.line.unit) is None:

@@ -21,15 +21,15 @@ def as_csv(readings: dict[str, Comparison]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*PRINTED, *NUMBERS, *OURS, *BEHIND])
     for reading, of in readings.items():
-        for made in of.made.values():
-            line, value = made.line, made.value
+        for cell in of.cells.values():
+            line, value = cell.line, cell.value
             writer.writerow([
                 of.layout.paper, of.layout.table, line.row, line.method, line.label,
                 line.dataset, line.model, line.setting, line.metric,
-                _number(value.mean) if made.there else "", _number(value.std), line.unit,
-                _word(made.place == 1) if made.there else "", _over(made), reading, made.trials.algorithm,
-                line.text, line.std_text, _number(made.difference), _word(made.agrees),
-                len(made.trials.finished), len(made.trials.seeds), _word(made.trials.partial),
+                _number(value.mean) if cell.has_number else "", _number(value.std), line.unit,
+                _word(cell.rank == 1) if cell.has_number else "", _over(cell), reading, cell.trials.algorithm,
+                line.text, line.std_text, _number(cell.difference), _word(cell.agrees),
+                len(cell.trials.finished), len(cell.trials.seeds), _word(cell.trials.partial),
             ])  # fmt: skip
     return file.getvalue()
 
@@ -38,10 +38,10 @@ def _word(value: bool | None) -> str:
     return "" if value is None else str(value).lower()
 
 
-def _over(made: Cell) -> str:
-    if made.value.std is None:
+def _over(cell: Cell) -> str:
+    if cell.value.std is None:
         return ""
-    return f"seeds{made.value.n}" if made.metric.over == "seeds" else made.metric.over
+    return f"seeds{cell.value.n}" if cell.metric.over == "seeds" else cell.metric.over
 
 
 def _number(value: float | None) -> str:
@@ -59,7 +59,7 @@ def as_latex(of: Comparison) -> str:
     caption = f"{_deviation(of)} Bold: the best of the {along}; underlined: the second, whatever the noise."
     needs = r"Needs \usepackage{booktabs}."
     rows = [
-        (label, [_latex(of.made.get((row, column))) for column in range(len(columns))])
+        (label, [_latex(of.cells.get((row, column))) for column in range(len(columns))])
         for row, label in sorted(of.layout.rows.items())
     ]
     groups, heads = [column.group for column in columns], ["", *(column.header for column in columns)]
@@ -68,18 +68,18 @@ def as_latex(of: Comparison) -> str:
 
 def _deviation(of: Comparison) -> str:
     """Return what stands after a plus-minus sign, for the caption."""
-    over = {made.metric.over for made in of.made.values() if made.there and made.value.std is not None}
+    over = {cell.metric.over for cell in of.cells.values() if cell.has_number and cell.value.std is not None}
     kinds = {"seeds": "over seeds (n - 1 in the denominator)", "clients": "over clients, averaged over seeds"}
     said = " or ".join(words for kind, words in kinds.items() if kind in over)
     return rf"$\pm$: the standard deviation {said}." if said else r"No $\pm$: no number has several seeds."
 
 
-def _latex(made: Cell | None) -> str:
-    if made is None or not made.there:
-        return "--" if made is None or made.absent == "missing" else made.absent
-    shown = formats.value(made).replace(formats.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
-    bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
+def _latex(cell: Cell | None) -> str:
+    if cell is None or not cell.has_number:
+        return "--" if cell is None or cell.why_empty == "missing" else cell.why_empty
+    shown = formats.value(cell).replace(formats.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
+    bold = rf"\mathbf{{{shown}}}" if cell.rank == 1 else rf"\underline{{{shown}}}" if cell.rank == 2 else shown
     # One superscript: LaTeX refuses two in a row
-    marks = r"\dagger" * made.trials.partial
-    marks += "" if made.complete else f"{made.value.n}/{len(made.trials.seeds)}"
+    marks = r"\dagger" * cell.trials.partial
+    marks += "" if cell.complete else f"{cell.value.n}/{len(cell.trials.seeds)}"
     return f"${bold}^{{{marks}}}$" if marks else f"${bold}$"

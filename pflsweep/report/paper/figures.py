@@ -66,9 +66,9 @@ def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
 def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
     """Return the cells with trials by `key`, each method once, in the order of columns and rows."""
     found: dict[Any, dict[str, Cell]] = {}
-    for _, made in of.by_column():
-        if made.trials.finished:
-            found.setdefault(key(made), {}).setdefault(made.trials.method, made)
+    for _, cell in of.by_column():
+        if cell.trials.finished:
+            found.setdefault(key(cell), {}).setdefault(cell.trials.method, cell)
     return {group: list(methods.values()) for group, methods in found.items()}
 
 
@@ -125,23 +125,27 @@ def curves(of: Comparison) -> Iterator[Picture]:
             )
         for axes, names in zip(all_axes, ends, strict=True):
             lines.name_ends(made, axes, names)
-    said = ["mean accuracy by round", lines.key(drawn, own), *(["band: one std over seeds"] if bands else [])]
-    said += [f"at most {lines.MOST} methods per panel: {lines.chosen(drawn)}"] if cut else []
+    said = [
+        "mean accuracy by round",
+        lines.colours_in_words(drawn, own),
+        *(["band: one std over seeds"] if bands else []),
+    ]
+    said += [f"at most {lines.MOST} methods per panel: {lines.drawn_in_words(drawn)}"] if cut else []
     yield Picture("curves", "; ".join(said), made)
 
 
-def _panel(made: Cell) -> tuple[str, ...]:
+def _panel(cell: Cell) -> tuple[str, ...]:
     """Return the setting of a cell, and the kind of its accuracy where that is not of personal models on own data."""
-    options = made.metric.options if made.metric.quantity == "accuracy" else {}
+    options = cell.metric.options if cell.metric.quantity == "accuracy" else {}
     said = (options.get("view", "personal"), options.get("target", "own"))
-    return made.trials.setting, *(() if said == ("personal", "own") else said)
+    return cell.trials.setting, *(() if said == ("personal", "own") else said)
 
 
-def _head(of: Comparison, made: Cell) -> str:
+def _head(of: Comparison, cell: Cell) -> str:
     """Return a panel's title: its setting, and the column where others of the setting are of other accuracies."""
-    setting, column = made.trials.setting, of.layout.column_of(made.line)
-    several = {each.line.metric for each in of.made.values() if each.trials.setting == setting}
-    if column is None or len(several) == 1 or made.metric.quantity != "accuracy":
+    setting, column = cell.trials.setting, of.layout.column_of(cell.line)
+    several = {each.line.metric for each in of.cells.values() if each.trials.setting == setting}
+    if column is None or len(several) == 1 or cell.metric.quantity != "accuracy":
         return setting
     return f"{setting}, {column.header}"
 
@@ -156,12 +160,12 @@ def _skip_start(axes: Any) -> None:
         axes.set_ylim(bottom=min(ys) - 0.05 * (high - min(ys)))
 
 
-def _scored(of: Comparison, made: Cell) -> str:
+def _scored(of: Comparison, cell: Cell) -> str:
     """Return the column of the rounds that a cell's metric is of."""
-    if made.metric.quantity != "accuracy":
+    if cell.metric.quantity != "accuracy":
         return "personal_accuracy"
-    view = of.layout.view(made.metric, made.line.method)
-    target = made.metric.options.get("target", "own")
+    view = of.layout.view(cell.metric, cell.line.method)
+    target = cell.metric.options.get("target", "own")
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 
 
@@ -177,7 +181,7 @@ def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def newcomers(of: Comparison) -> Iterator[Picture]:
     """Draw accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
-    for setting, methods in _grouped(of, lambda made: made.trials.setting).items():
+    for setting, methods in _grouped(of, lambda cell: cell.trials.setting).items():
         made = []
         for each in methods:
             seeds = [curve for trial in each.trials.finished.values() if len(curve := newcomers_accuracy(trial))]
@@ -191,8 +195,8 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
 
 def privacy(of: Comparison) -> Iterator[Picture]:
     """Draw accuracy against epsilon, one line per method; what trains without noise is a dashed line."""
-    spent = {place: made for place, made in of.made.items() if made.line.metric == "epsilon" and made.there}
-    datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
+    spent = {place: cell for place, cell in of.cells.items() if cell.line.metric == "epsilon" and cell.has_number}
+    datasets = list(dict.fromkeys(cell.line.dataset for cell in spent.values()))
     if not datasets:
         return
     labels = _labels(of)
@@ -202,7 +206,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
         for axes, dataset in zip(all_axes, datasets, strict=True):
             points: dict[str, list[tuple[float, float]]] = {}
             for (row, _), each in spent.items():
-                pair = [m for (r, _), m in of.made.items() if r == row and m.line.metric == "acc" and m.there]
+                pair = [m for (r, _), m in of.cells.items() if r == row and m.line.metric == "acc" and m.has_number]
                 own = [m for m in pair if m.line.dataset == dataset == each.line.dataset]
                 own = [m for m in own if m.line.setting == each.line.setting]
                 for accuracy in own:
@@ -222,7 +226,9 @@ def privacy(of: Comparison) -> Iterator[Picture]:
             lines.percent(axes)
         for axes, names in zip(all_axes, ends, strict=True):
             lines.name_ends(made, axes, names)
-    yield Picture("privacy", f"accuracy against epsilon; dashed: without noise; {lines.key(shown, _own(of))}", made)
+    yield Picture(
+        "privacy", f"accuracy against epsilon; dashed: without noise; {lines.colours_in_words(shown, _own(of))}", made
+    )
 
 
 def gains(of: Comparison) -> Iterator[Picture]:
@@ -231,9 +237,9 @@ def gains(of: Comparison) -> Iterator[Picture]:
     order = list(labels.values())
     for number, column in enumerate(of.layout.columns):
         baseline = of.layout.metrics[column.metric].options["baseline"]
-        there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]
+        there = [cell for (_, c), cell in sorted(of.cells.items()) if c == number and cell.has_number]
         if there:
-            by_method = {labels[made.line.method]: [each.to_numpy() for each in of.by_client(made)] for made in there}
+            by_method = {labels[cell.line.method]: [each.to_numpy() for each in of.by_client(cell)] for cell in there}
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, labels.get(baseline, baseline), order, head)
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
@@ -242,8 +248,8 @@ def gains(of: Comparison) -> Iterator[Picture]:
 def by_row(of: Comparison) -> Iterator[Picture]:
     """Draw the last round's numbers against what rows are called, one line per setting; the bar is one std."""
     settings: dict[str, list[Cell]] = {}
-    for _, each in sorted(of.made.items()):
-        if each.there:
+    for _, each in sorted(of.cells.items()):
+        if each.has_number:
             settings.setdefault(each.trials.setting, []).append(each)
     if not settings:
         return

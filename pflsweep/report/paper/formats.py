@@ -10,9 +10,9 @@ MINUS = "\N{MINUS SIGN}"
 CITATION = re.compile(r"\s*(?:\([^()]*(?:19|20)\d\d[^()]*\)|\[\d+\])$")  # (Li et al., 2020) or [26]
 
 
-def value(made: Cell) -> str:
+def value(cell: Cell) -> str:
     """Return our mean of a cell, with its std where there is one."""
-    mean, std, decimals = made.value.mean, made.value.std, made.metric.decimals
+    mean, std, decimals = cell.value.mean, cell.value.std, cell.metric.decimals
     return number(mean, decimals) + ("" if std is None else f" ± {number(std, decimals)}")
 
 

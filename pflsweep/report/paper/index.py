@@ -49,10 +49,10 @@ def _agreement(of: Comparison, verdict: Verdict) -> dict[str, Any]:
         "cells": of.fillable,
         "agree": verdict.agree,
         "compared": verdict.compared,
-        "unprinted": sum(cell.complete and cell.agrees is None for cell in of.papers),
+        "unprinted": sum(cell.complete and cell.agrees is None for cell in of.paper_cells),
         "difference": formats.points(verdict.difference),
         "tau": formats.number(verdict.tau, 2),
-        "failed": sum(len(trials.failed) for trials in of.asked),
+        "failed": sum(len(trials.failed) for trials in of.trials_by_cell),
         "claims": verdict.claims,
     }
 

@@ -123,11 +123,15 @@ def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
     lines, row = list(of.printed), max(of.rows)
     for method in dict.fromkeys(method for _, method in cells if method not in known):
         row += 1
-        lines += [_unsaid(like, row, method) for like in _likes(of) if (of.setting_of(like), method) in cells]
+        lines += [
+            _unprinted_line(like, row, method)
+            for like in _line_of_each_column(of)
+            if (of.setting_of(like), method) in cells
+        ]
     return of._replace(printed=lines)
 
 
-def _likes(of: Layout) -> list[Printed]:
+def _line_of_each_column(of: Layout) -> list[Printed]:
     """Return a printed line of each column that any row may have: no plug-in's, and none that stands for several
     settings.
     """
@@ -139,7 +143,7 @@ def _likes(of: Layout) -> list[Printed]:
     return list(found.values())
 
 
-def _unsaid(like: Printed, row: int, method: str) -> Printed:
+def _unprinted_line(like: Printed, row: int, method: str) -> Printed:
     """Return a line of which nothing is printed."""
     own = like._replace(row=row, label=method, method=method, best=False)
     return own._replace(text="", value=None, std=None, std_text="", std_over="")
@@ -245,7 +249,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def _metric(name: str, spec: Any, file: Path) -> Metric:
-    from pflsweep.report.paper.metrics import QUANTITIES, WORDS
+    from pflsweep.report.paper.metrics import OPTION_NAMES, QUANTITIES
 
     if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
         said = spec.get("quantity") if isinstance(spec, dict) else spec
@@ -254,7 +258,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
             f"There are: {', '.join(QUANTITIES)}."
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
-    needed, further = WORDS.get(spec["quantity"], ((), ()))
+    needed, further = OPTION_NAMES.get(spec["quantity"], ((), ()))
     require_allowed(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
     for word in needed:
         if word not in spec:
@@ -275,7 +279,7 @@ def require_allowed(key: str, words: list[str], allowed: list[str], where: Path 
             )
 
 
-def cell_of(
+def statistic_of(
     layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
 ) -> Statistic:
     """Return a number, printed or ours, as claims see it. noise: its std over seeds."""
@@ -283,7 +287,7 @@ def cell_of(
     return Statistic(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
 
 
-def printed_cells(paper: str) -> list[Statistic]:
+def printed_statistics(paper: str) -> list[Statistic]:
     """Return all that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
     cells = []
     for name in names():
@@ -291,7 +295,7 @@ def printed_cells(paper: str) -> list[Statistic]:
             layout = read(name)
             for line in layout.printed:
                 if line.value is not None:
-                    cells.append(cell_of(layout, line, line.value, line.std, line.best, line.noise))
+                    cells.append(statistic_of(layout, line, line.value, line.std, line.best, line.noise))
             cells += heads(layout)
     return cells
 

@@ -26,8 +26,8 @@ class Leaderboard:
     def __init__(self, of: Comparison) -> None:
         self.of = of
         self.has: dict[int, set[int]] = {row: set() for row in of.layout.rows}  # the columns of each row
-        for (row, column), made in of.made.items():
-            if made.there and made.trials.finished.keys() >= set(of.seeds(made.trials.setting)):
+        for (row, column), cell in of.cells.items():
+            if cell.has_number and cell.trials.finished.keys() >= set(of.seeds(cell.trials.setting)):
                 self.has[row].add(column)
         begun = [columns for columns in self.has.values() if columns]
         every = range(len(of.layout.columns))
@@ -37,7 +37,7 @@ class Leaderboard:
     @cached_property
     def ranking(self) -> Ranking:
         """The ranking of the ranked rows, in the order of `rows`."""
-        scores = [[self.of.made[row, column].value.mean for row in self.rows] for column in self.columns]
+        scores = [[self.of.cells[row, column].value.mean for row in self.rows] for column in self.columns]
         # means of the same numbers in another order differ in their last bit, and are a tie
         return Ranking(np.round(scores, 6))
 
@@ -92,7 +92,7 @@ class Leaderboard:
 
     def cells(self, column: int) -> list[Cell]:
         """Return a column's cells of the ranked rows."""
-        return [self.of.made[row, column] for row in self.rows]
+        return [self.of.cells[row, column] for row in self.rows]
 
     @cached_property
     def images(self) -> dict[int, float]:
@@ -110,7 +110,7 @@ class Leaderboard:
         """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty if
         not every search has recorded the test accuracy of its points.
         """
-        curves = [_expected(self.of.made[row, column].trials) for column in self.columns]
+        curves = [_expected(self.of.cells[row, column].trials) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
 
 

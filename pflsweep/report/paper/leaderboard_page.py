@@ -52,7 +52,7 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
 
 
 def _cell(board: Leaderboard, row: int, column: int) -> Cell:
-    return board.of.made[row, column]
+    return board.of.cells[row, column]
 
 
 def _verdict(board: Leaderboard) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
         "cells": [
             {
                 "shown": formats.value(cell),
-                "first": cell.place == 1,
+                "first": cell.rank == 1,
                 "partial": cell.trials.partial,
                 "rank": f"{rank:g}",
             }

@@ -131,7 +131,9 @@ NUMBERS: dict[str, Quantity] = {
     **weights.NUMBERS,
     **study_numbers.NUMBERS,
 }
-WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a quantity needs, and those it may have
+OPTION_NAMES: dict[
+    str, tuple[tuple[str, ...], tuple[str, ...]]
+] = {  # those that a quantity needs, and those it may have
     "accuracy": ((), ("view", "target", "round", "group", "take", "by")),
     "gain": (("baseline",), ("view", "target", "round", "take")),
     "mean_accuracy": (("first",), ()),
@@ -139,7 +141,7 @@ WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a qu
     "minutes": (("within",), ()),
     "round_std": ((), ("target",)),
     "ala_parameters": (("blocks", "head"), ()),
-    **study_numbers.WORDS,
+    **study_numbers.OPTION_NAMES,
 }
 SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or between -1 and 1
 QUANTITIES = ("accuracy", "gain", *NUMBERS)

@@ -22,11 +22,11 @@ def lines(of: Comparison) -> list[str]:
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
     commands = _commands(of)
-    for column, made in of.by_column():
-        for trials in filter(_trainable, made.lacking):
+    for column, cell in of.by_column():
+        for trials in filter(_trainable, cell.lacking):
             filled = by_command[commands[trials.setting, trials.method]]
-            filled[title(of.layout.columns[column])][made.trials.method] = None
-        why |= dict.fromkeys(reason for trials in (made.trials, *made.against) for reason in _reasons(trials))
+            filled[title(of.layout.columns[column])][cell.trials.method] = None
+        why |= dict.fromkeys(reason for trials in (cell.trials, *cell.against) for reason in _reasons(trials))
     found = (
         [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs} --no-tracking"))]
         if by_command and of.trials and of.store.runs != OWN
@@ -35,12 +35,12 @@ def lines(of: Comparison) -> list[str]:
     for command, columns in by_command.items():
         found.append(f"{command} fills:")
         found += [f"  - {column}: {_rows(of, column, list(methods))}" for column, methods in columns.items()]
-    failed = any(trials.failed for trials in of.asked)
+    failed = any(trials.failed for trials in of.trials_by_cell)
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
 
 
 def _rows(of: Comparison, column: str, methods: list[str]) -> str:
-    every = {made.trials.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
+    every = {cell.trials.method for (_, k), cell in of.cells.items() if title(of.layout.columns[k]) == column}
     return "all rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
 
 
@@ -59,7 +59,7 @@ def _commands(of: Comparison) -> dict[tuple[str, str], str]:
     """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
     setting lacks, with the words by which its other rows were trained, since those are compared with it.
     """
-    cells, rows = [trials for trials in of.asked if _trainable(trials)], defaultdict(list)
+    cells, rows = [trials for trials in of.trials_by_cell if _trainable(trials)], defaultdict(list)
     found = {(cell.setting, cell.method): ", ".join(map(code, cell.commands)) for cell in cells if cell.commands}
     for cell in cells:
         if not cell.commands:
@@ -67,10 +67,10 @@ def _commands(of: Comparison) -> dict[tuple[str, str], str]:
     own = of.layout.name == of.layout.sweeps[0]  # it has no other rows and columns
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for setting, lacked in rows.items():
-        begun = [each.commands[0] for each in of.asked if each.setting == setting and each.commands]
+        begun = [each.commands[0] for each in of.trials_by_cell if each.setting == setting and each.commands]
         alike[begun[0] if begun else command_of(of), () if own and not begun else tuple(lacked)].append(setting)
     for (like, methods), settings in alike.items():
-        every = own and len(settings) == len({trials.setting for trials in of.asked})
+        every = own and len(settings) == len({trials.setting for trials in of.trials_by_cell})
         command = _for(like, of.layout.sweeps[0], [*([] if every else settings), *methods])
         found |= {(setting, method): code(command) for setting in settings for method in rows[setting]}
     return found

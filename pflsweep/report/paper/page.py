@@ -27,7 +27,7 @@ from pflsweep.util.errors import without_password
 
 LISTED = 8  # gaps of a change
 BASIS = {"stated": "", "reading": "our interpretation", "extended": "extended"}
-Cells = list[str]  # of a row
+CellTexts = list[str]  # of a row
 
 
 def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
@@ -35,7 +35,7 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
 
     drawn: its figures. links: where its runs can be browsed. discussion: what a person has made of it, in markdown.
     """
-    made = [cell for each in of.readings.values() for cell in each.made.values()]
+    cells = [cell for each in of.readings.values() for cell in each.cells.values()]
     printed = {re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""}
     why, discussion = verdict.split_why(discussion)
     return template.render(
@@ -46,11 +46,11 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
         emds=[(name, emds) for name, table in of.readings.items() if (emds := _emds(of, table))],
         near=NEAR,
         **_table(of),
-        over={cell.metric.over for cell in made} - {"nothing"},
+        over={cell.metric.over for cell in cells} - {"nothing"},
         printed_over=sorted(printed),
-        absent={cell.absent for cell in made if not cell.there},
+        absent={cell.why_empty for cell in cells if not cell.has_number},
         own_rows=of.first.own_rows,
-        needs=any(_needs(cell) for cell in made),
+        needs=any(_needs(cell) for cell in cells),
         readings=[_sections(of, name, links) for name in of.readings],
         discussion=discussion,
         figures=drawn,
@@ -59,8 +59,8 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
         shifts=[_shift(of, effect, shift) for effect in of.effects for shift in _shifts(effect)],
         changes_by=[code(command) for effect in of.effects for command in effect.commands],
         listed=LISTED,
-        order=_beside(_order(each) for each in of.readings.values()),
-        claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
+        order=_side_by_side(_order(each) for each in of.readings.values()),
+        claims=_side_by_side(_claims(ruled) for ruled in of.ruled.values()),
         clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
         without=any(ruling.without for ruled in of.ruled.values() for _, ruling in ruled),
         notes=[published.notes()[note] for note in of.layout.notes],
@@ -78,7 +78,7 @@ def _table(of: Reproduction) -> dict[str, Any]:
     rows and columns that do not. Without any such column the rows that say nothing have all columns.
     """
     every = range(len(of.layout.columns))
-    there = {place for each in of.readings.values() for place, cell in each.made.items() if _says(cell)}
+    there = {place for each in of.readings.values() for place, cell in each.cells.items() if _has_content(cell)}
     at_all, rows = {at for _, at in there}, {row for row, _ in there}
     shown = [at for at in every if at in at_all or not there]
     labels = of.layout.rows
@@ -109,8 +109,8 @@ def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
     columns: dict[int, list[tuple[int, float]]] = defaultdict(list)  # row and number, the best is the lowest
     # The readings are ranked together: each has rows that the other lacks, so that a place among 7 is none among 12
     for table in of.readings.values():
-        for (row, at), cell in table.made.items():
-            if cell.there and cell.metric.best != "none":
+        for (row, at), cell in table.cells.items():
+            if cell.has_number and cell.metric.best != "none":
                 shown = round(cell.value.mean, cell.metric.decimals)
                 columns[at].append((row, shown if cell.metric.best == "low" else -shown))
     ranks: dict[int, list[float]] = defaultdict(list)
@@ -121,55 +121,55 @@ def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
     return lambda row: (fmean(ranks[row]) if ranks[row] else math.inf, row)
 
 
-def _says(made: Cell) -> bool:
+def _has_content(cell: Cell) -> bool:
     """Return whether a cell has a number, or more to say than that nobody has trained it."""
-    return made.there or made.absent in ("none", "failed") or bool(_needs(made))
+    return cell.has_number or cell.why_empty in ("none", "failed") or bool(_needs(cell))
 
 
 def _cell(of: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
     """Return a place of the table: what is printed, and ours under each reading, once where no reading has a number."""
-    made = {name: each.made[place] for name, each in of.readings.items() if place in each.made}
-    if not made:
+    by_reading = {name: each.cells[place] for name, each in of.readings.items() if place in each.cells}
+    if not by_reading:
         return None
-    first = next(iter(made.values()))
+    first = next(iter(by_reading.values()))
     alone = first.line.row in of.first.own_rows or not of.layout.in_print
-    ours = [_ours(cell, name) for name, cell in made.items()]
-    same = not any(cell.there for cell in made.values()) and len({each["shown"] for each in ours}) == 1
+    ours = [_ours(cell, name) for name, cell in by_reading.items()]
+    same = not any(cell.has_number for cell in by_reading.values()) and len({each["shown"] for each in ours}) == 1
     if same or len(of.readings) == 1:
         ours = [{**ours[0], "reading": ""}]
     return {"ours": ours, "printed": "" if alone else first.line.shown}
 
 
-def _ours(made: Cell, name: str = "") -> dict[str, Any]:
+def _ours(cell: Cell, name: str = "") -> dict[str, Any]:
     """Return our number as the template shows it, or why there is none."""
-    if not made.there:
-        shown = _needs(made) or made.absent if made.absent == "missing" else made.absent
+    if not cell.has_number:
+        shown = _needs(cell) or cell.why_empty if cell.why_empty == "missing" else cell.why_empty
         return {
             "reading": name,
             "shown": shown,
-            "place": 0,
+            "rank": 0,
             "partial": False,
             "note": "",
             "difference": "",
             "apart": False,
         }
-    seeds = f"{made.value.n} of {len(made.trials.seeds)} seeds"
+    seeds = f"{cell.value.n} of {len(cell.trials.seeds)} seeds"
     return {
         "reading": name,
-        "shown": value(made),
-        "place": made.place,
-        "partial": made.trials.partial,
-        "note": "" if made.complete else _needs(made) or seeds,
-        "difference": "" if made.difference is None else number(made.difference, made.metric.decimals, "+"),
-        "apart": made.agrees is False,
+        "shown": value(cell),
+        "rank": cell.rank,
+        "partial": cell.trials.partial,
+        "note": "" if cell.complete else _needs(cell) or seeds,
+        "difference": "" if cell.difference is None else number(cell.difference, cell.metric.decimals, "+"),
+        "apart": cell.agrees is False,
     }
 
 
-def _needs(made: Cell) -> str:
+def _needs(cell: Cell) -> str:
     """Return the rows that a number waits for, where its own seeds are all there; "" if it waits for none."""
-    if not made.lacking or not made.trials.complete:
+    if not cell.lacking or not cell.trials.complete:
         return ""
-    rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
+    rows = "all rows" if cell.metric.relative == "slowest" else ", ".join(each.method for each in cell.lacking)
     return f"needs {rows}"
 
 
@@ -211,7 +211,7 @@ def _shifts(effect: Effect) -> list[Shift]:
     return [*effect.gaps[:LISTED], *(shift for shift in effect.agreeing if shift.loses)]
 
 
-def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
+def _shift(of: Reproduction, effect: Effect, shift: Shift) -> CellTexts:
     """Return a cell of the paper's reading, without and with one change."""
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
@@ -227,7 +227,7 @@ def _closes(shift: Shift) -> str:
     return f"{number(100 * shift.closes, 0)}%{said}"
 
 
-def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
+def _side_by_side(by_reading: Iterable[dict[Any, CellTexts]]) -> list[tuple[Any, CellTexts]]:
     """Return the rows of several tables, by their key, beside each other; a row that one lacks is left empty there."""
     found = list(by_reading)
     keys = dict.fromkeys(key for rows in found for key in rows)
@@ -239,10 +239,12 @@ def _slowest(of: Comparison) -> Iterator[str]:
     another row than in the paper.
     """
     for at, column in enumerate(of.layout.columns):
-        places = [place for place in sorted(of.made) if place[1] == at and place[0] not in of.own_rows]
-        there = [made for made in map(of.made.__getitem__, places) if made.there and made.metric.relative == "slowest"]
-        arrived = [(made.line.label, made.value.mean) for made in there if made.value.mean]
-        printed = [(made.line.label, made.line.value) for made in there if made.line.value is not None]
+        places = [place for place in sorted(of.cells) if place[1] == at and place[0] not in of.own_rows]
+        there = [
+            cell for cell in map(of.cells.__getitem__, places) if cell.has_number and cell.metric.relative == "slowest"
+        ]
+        arrived = [(cell.line.label, cell.value.mean) for cell in there if cell.value.mean]
+        printed = [(cell.line.label, cell.line.value) for cell in there if cell.line.value is not None]
         if arrived:
             ours, theirs = _lowest(arrived), _lowest(printed)
             yield f"{title(column)}: ours over {ours}, the slowest that gets there; the paper's over {theirs}."
@@ -253,11 +255,11 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
-def _order(of: Comparison) -> dict[str, Cells]:
+def _order(of: Comparison) -> dict[str, CellTexts]:
     return {each.line: [number(each.tau, 2), f"{each.n} of {each.of}"] for each in of.taus()}
 
 
-def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
+def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
     """Return each claim with whether the published numbers bear it out: our verdict, and what it rests on."""
     found = {}
     for claim, ruling in ruled:
@@ -294,20 +296,20 @@ def _without(ruling: Ruling) -> str:
 
 def _correlations(of: Comparison) -> Iterator[str]:
     """Yield how sure each trial's correlation is."""
-    for made in of.made.values():
-        if made.metric.quantity in weights.AXES:
-            axis = weights.AXES[made.metric.quantity]
-            found = {seed: weights.pearson(trial, axis) for seed, trial in made.trials.finished.items()}
+    for cell in of.cells.values():
+        if cell.metric.quantity in weights.AXES:
+            axis = weights.AXES[cell.metric.quantity]
+            found = {seed: weights.pearson(trial, axis) for seed, trial in cell.trials.finished.items()}
             seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
             if seeds:
-                yield f"{made.line.metric}, {made.trials.method} {made.trials.setting}: {seeds}"
+                yield f"{cell.line.metric}, {cell.trials.method} {cell.trials.setting}: {seeds}"
 
 
 def _by_samples(of: Comparison) -> dict[str, Any]:
     """Return the columns that change where each test sample counts the same."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
-    for column, made, by_samples in of.by_samples():
-        found[column][made.line.row] = made, by_samples
+    for column, cell, by_samples in of.by_samples():
+        found[column][cell.line.row] = cell, by_samples
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
     rows = sorted({row for rows in shown.values() for row in rows})
     return (
@@ -320,15 +322,15 @@ def _by_samples(of: Comparison) -> dict[str, Any]:
     )
 
 
-def _changes(made: Cell, by_samples: Value) -> bool:
-    return number(made.value.mean, made.metric.decimals) != number(by_samples.mean, made.metric.decimals)
+def _changes(cell: Cell, by_samples: Value) -> bool:
+    return number(cell.value.mean, cell.metric.decimals) != number(by_samples.mean, cell.metric.decimals)
 
 
 def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] | None:
     if row not in rows:
         return None
-    made, by_samples = rows[row]
-    return {"ours": [_ours(made._replace(value=by_samples, place=0))], "printed": ""}
+    cell, by_samples = rows[row]
+    return {"ours": [_ours(cell._replace(value=by_samples, rank=0))], "printed": ""}
 
 
 def _paired(of: Comparison) -> dict[str, Any]:
@@ -360,7 +362,7 @@ def _p(p: float) -> str:
 def winners(of: Comparison) -> list[str]:
     """Return the hyperparameters that searches chose, one line per method."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for trials in of.asked:
+    for trials in of.trials_by_cell:
         if trials.winner:
             chosen = ", ".join(_chosen(trials, key, value) for key, value in trials.winner.items())
             value = trials.winner_value
@@ -398,7 +400,7 @@ def _other_view(of: Comparison, trials: CellTrials) -> str:
 def origin(of: Comparison, links: Links) -> list[str]:
     """Return commands, code and machines, the MLflow store, and the records, as lines of markdown."""
     trials = of.trials
-    commands = dict.fromkeys(command for cell in of.asked for command in cell.commands)
+    commands = dict.fromkeys(command for cell in of.trials_by_cell for command in cell.commands)
     lines = [code(command) for command in commands]
     if not trials:
         return lines or [code(missing.command_of(of))]
@@ -416,7 +418,7 @@ def origin(of: Comparison, links: Links) -> list[str]:
         shown = ", ".join(f"[{inline(sweep)}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
     lines.append(f"records in {code(of.store.runs)}:")
-    for cell in of.asked:
+    for cell in of.trials_by_cell:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())
         if runs:
             lines.append(f"  - {cell.method} {cell.setting}: {runs}")

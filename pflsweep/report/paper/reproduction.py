@@ -145,14 +145,14 @@ def _ruled(of: Comparison) -> Ruled:
 def _sound(of: Comparison) -> bool:
     """Return whether a table can be made; where not, its own report says why."""
     try:
-        return bool(of.made)
+        return bool(of.cells)
     except UserError:
         return False
 
 
 def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
-    agree = [made.agrees for made in of.papers if made.agrees is not None]
-    points = [abs(made.points) for made in of.papers if made.points is not None]
+    agree = [cell.agrees for cell in of.paper_cells if cell.agrees is not None]
+    points = [abs(cell.points) for cell in of.paper_cells if cell.points is not None]
     taus = [each.tau for each in of.taus() if not math.isnan(each.tau)]
     said = [VERDICTS[ruling.holds] for _, ruling in ruled]
     mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
@@ -161,5 +161,5 @@ def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
 
 def furthest(of: Comparison) -> list[Cell]:
     """Return the accuracies that do not agree with the published number, the largest difference first."""
-    apart = [made for made in of.papers if made.agrees is False and made.points is not None]
-    return sorted(apart, key=lambda made: -abs(made.points or 0.0))
+    apart = [cell for cell in of.paper_cells if cell.agrees is False and cell.points is not None]
+    return sorted(apart, key=lambda cell: -abs(cell.points or 0.0))

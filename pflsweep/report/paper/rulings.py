@@ -14,13 +14,16 @@ def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str
 
     Cells that no run can fill are left out of a claim. If nothing is left to check, it is "undecidable".
     """
-    cells = [cell for each in (of, *others) for cell in each.cells()]
-    none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
-    printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
-    possible = [cell for cell in printed if cell.key not in none]
+    tables = (of, *others)
+    ours = [number for table in tables for number in table.statistics()]
+    empty = {
+        (table.layout.table, *cell.line.key) for table in tables for cell in table.cells.values() if cell.unfillable
+    }
+    printed = layout.printed_statistics(of.layout.paper) + _placeholders(of)
+    possible = [number for number in printed if number.key not in empty]
     for claim in _about_runs(of.layout):
         needed = claims.needed_cells(claim, printed)
-        ruling = claims.judge(claim, cells, needed - none)._replace(without=_without(needed, none))
+        ruling = claims.judge(claim, ours, needed - empty)._replace(without=_without(needed, empty))
         undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
         yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
 
@@ -33,28 +36,29 @@ def _about_runs(of: Layout) -> list[dict[str, Any]]:
     return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
 
 
-def _without(needed: set[tuple[str, ...]], none: set[tuple[str, ...]]) -> dict[str, list[str]]:
+def _without(needed: set[tuple[str, ...]], empty: set[tuple[str, ...]]) -> dict[str, list[str]]:
     """Return the methods of which some needed cells cannot be filled, with the places of these where others can be."""
     found: dict[str, list[str]] = {}
-    for method in sorted({key[-1] for key in needed & none}):
+    for method in sorted({key[-1] for key in needed & empty}):
         own = {key for key in needed if key[-1] == method}
-        places = {" ".join([dataset, setting, metric]) for _, dataset, _, setting, metric, _ in own & none}
-        found[method] = sorted(places) if own - none else []
+        places = {" ".join([dataset, setting, metric]) for _, dataset, _, setting, metric, _ in own & empty}
+        found[method] = sorted(places) if own - empty else []
     return found
 
 
 def _placeholders(of: Comparison) -> list[Statistic]:
-    """Return cells of a table that was never published. Only their keys matter; the numbers differ so that nothing is
-    divided by 0.
+    """Return numbers for a table that was never published.
+
+    Only their keys matter; the numbers differ so that nothing is divided by 0.
     """
     if of.layout.in_print:
         return []
-    return [layout.cell_of(of.layout, made.line, 1.0 + k, None) for k, made in enumerate(of.made.values())]
+    return [layout.statistic_of(of.layout, cell.line, 1.0 + k, None) for k, cell in enumerate(of.cells.values())]
 
 
 def others_needed(of: Layout) -> list[str]:
     """Return the paper's other tables that claims about this one look at."""
-    printed = layout.printed_cells(of.paper)
+    printed = layout.printed_statistics(of.paper)
     seen = {key[0] for claim in _about_runs(of) for key in claims.needed_cells(claim, printed)}
     same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
     return [name for name in same if layout.read(name).table in seen]

@@ -29,7 +29,7 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
     """Yield a figure a setting. own: the paper's methods."""
     labels = {line.method: short(line.label) for line in reversed(of.layout.printed)}
     settings: dict[str, list[CellTrials]] = {}
-    for trials in of.asked:
+    for trials in of.trials_by_cell:
         if trials.method in labels and len(trials.tried) >= FEWEST:
             settings.setdefault(trials.setting, []).append(trials)
     for setting, searched in settings.items():
@@ -40,7 +40,9 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
             drawn = _figure(setting, panels, labels, own, searched[0].split)
             methods = [[each.method for each in found] for found in panels.values()]
             shows = f"accuracy by each searched hyperparameter, {setting}; line: the best of the points with a value"
-            yield Picture(f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.key(methods, own)}", drawn)
+            yield Picture(
+                f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.colours_in_words(methods, own)}", drawn
+            )
 
 
 def slices(trials: CellTrials) -> Iterator[Slice]:

@@ -60,7 +60,7 @@ NUMBERS: dict[str, Callable[[FinishedTrial, dict[str, Any]], float]] = {
     "loss_fall": loss_fall,
     "start_loss": start_loss,
 }
-WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+OPTION_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "loss_fall": (("when",), ()),
     "start_loss": (("when",), ()),
 }

@@ -70,9 +70,9 @@ def _agrees(of: Reproduction, name: str) -> str:
     if not verdict.compared:
         return "nothing can be compared yet"
     rows: dict[str, list[bool]] = defaultdict(list)
-    for made in of.readings[name].papers:
-        if made.agrees is not None:
-            rows[_row(of, made)].append(made.agrees)
+    for cell in of.readings[name].paper_cells:
+        if cell.agrees is not None:
+            rows[_row(of, cell)].append(cell.agrees)
     whole = [row for row, agree in rows.items() if all(agree)]
     more = f" and {len(whole) - 2 * NAMED} more" if len(whole) > 2 * NAMED else ""
     said = f" (all of {', '.join(whole[: 2 * NAMED])}{more})" if whole else ""
@@ -140,7 +140,9 @@ def _best_round(of: Reproduction) -> str:
     """Return which numbers are of the best round, where the end of a sweep prints the last one's; "" if none is."""
     rows: dict[bool, dict[str, None]] = {True: {}, False: {}}  # of the best round, or not -> labels
     for table in of.readings.values():
-        for cell in filter(lambda cell: cell.there and cell.metric.quantity in ("accuracy", "gain"), table.papers):
+        for cell in filter(
+            lambda cell: cell.has_number and cell.metric.quantity in ("accuracy", "gain"), table.paper_cells
+        ):
             shown = table.layout.rounds.get(cell.trials.method, cell.metric.options.get("round"))
             rows[shown == "best"][_row(of, cell)] = None
     best, last = rows[True], rows[False]
@@ -152,7 +154,7 @@ def _best_round(of: Reproduction) -> str:
 
 def _seeds(table: Comparison) -> str:
     """Return the seeds that our numbers rest on, and how many cells have which where they differ."""
-    cells = Counter(tuple(sorted(cell.trials.finished)) for cell in table.papers if cell.there)
+    cells = Counter(tuple(sorted(cell.trials.finished)) for cell in table.paper_cells if cell.has_number)
     said = [
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         + (f" ({n} cell{'s' if n > 1 else ''})" if len(cells) > 1 else "")

@@ -98,9 +98,9 @@ def _frames(trial: FinishedTrial) -> list[tuple[int, Array]]:
     """Return rounds spread evenly over those that were kept, with P without its diagonal."""
     rounds, stack = over_rounds(trial.matrices, "P")
     if not len(rounds):
-        return [(int(trial.rounds["round"].iloc[-1]), weights.others(trial.matrices["P"]))]
+        return [(int(trial.rounds["round"].iloc[-1]), weights.off_diagonal(trial.matrices["P"]))]
     picked = np.unique(np.linspace(0, len(rounds) - 1, FRAMES).round().astype(int))
-    return [(int(rounds[k]), weights.others(stack[k])) for k in picked]
+    return [(int(rounds[k]), weights.off_diagonal(stack[k])) for k in picked]
 
 
 def by_round(of: Comparison) -> Iterator[Picture]:
@@ -109,7 +109,7 @@ def by_round(of: Comparison) -> Iterator[Picture]:
 
     for setting, trial in _trials(of, "P").items():
         rounds, stack = over_rounds(trial.matrices, "P")
-        own, wanted = weights.groups(trial), weights.targets(trial)
+        own, wanted = weights.groups(trial), weights.test_groups(trial)
         if len(rounds) < 2 or own is None or wanted is None:
             continue
         with style.panels(len(own), (2.1, 1.95), in_a_row=5, sharex=True) as (made, all_axes):

@@ -11,7 +11,7 @@ from pflsweep.report.paper.store import FinishedTrial
 Array = NDArray[np.float64]
 
 
-def others(matrix: Array) -> Array:
+def off_diagonal(matrix: Array) -> Array:
     """Return a matrix with NaN on its diagonal: what clients have of themselves is another matter."""
     return np.where(np.eye(len(matrix), dtype=bool), np.nan, np.asarray(matrix, dtype=np.float64))
 
@@ -23,7 +23,7 @@ def groups(trial: FinishedTrial) -> NDArray | None:
     return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()
 
 
-def targets(trial: FinishedTrial) -> NDArray | None:
+def test_groups(trial: FinishedTrial) -> NDArray | None:
     """[N] the distribution of each client's test data. It is the client's own unless targets are permuted: then the one
     whose training labels are the nearest to its test labels (L1).
     """
@@ -43,7 +43,7 @@ def _shares(counts: Array) -> Array:
 def change(trial: FinishedTrial) -> Array | None:
     """[N, N] PGFed's A, end minus start (1 / M everywhere), without the diagonal; None without A."""
     a = trial.matrices.get("A")
-    return None if a is None else others(a - 1 / trial.rounds["cohort"].iloc[0])
+    return None if a is None else off_diagonal(a - 1 / trial.rounds["cohort"].iloc[0])
 
 
 def sizes(trial: FinishedTrial) -> Array:
@@ -63,12 +63,12 @@ def across(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 def to_target(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight to others of the distribution that the client is tested on."""
-    return _mean(trial, targets(trial), same=True)
+    return _mean(trial, test_groups(trial), same=True)
 
 
 def to_rest(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight that P gives to all but those of the distribution that the client is tested on."""
-    return _mean(trial, targets(trial), same=False)
+    return _mean(trial, test_groups(trial), same=False)
 
 
 def _mean(trial: FinishedTrial, wanted: NDArray | None, same: bool) -> float:
@@ -76,7 +76,7 @@ def _mean(trial: FinishedTrial, wanted: NDArray | None, same: bool) -> float:
     p, own = trial.matrices.get("P"), groups(trial)
     if p is None or own is None or wanted is None or len(p) != len(own):
         return np.nan
-    entries = others(p)[(wanted[:, None] == own[None]) == same]
+    entries = off_diagonal(p)[(wanted[:, None] == own[None]) == same]
     return float(np.nanmean(entries)) if np.isfinite(entries).any() else np.nan
 
 

@@ -36,7 +36,7 @@ def shown(runs: Path, name: str) -> str:
 
 def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:
     key = (method, metric, setting, dataset)
-    (found,) = [m for m in of.made.values() if (m.line.method, m.line.metric, m.line.setting, m.line.dataset) == key]
+    (found,) = [m for m in of.cells.values() if (m.line.method, m.line.metric, m.line.setting, m.line.dataset) == key]
     return found
 
 
@@ -72,9 +72,9 @@ def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep)
     base = made(of, "fedavg", "acc")
     assert base.value == pytest.approx((40.0, 0.0, 2))
     assert base.agrees is False  # 25.07 > 2 > 2 (0.25 / root(3))
-    places = {method: made(of, method, "acc").place for method in ("pgfed", "local", "fedavg", "apfl")}
+    places = {method: made(of, method, "acc").rank for method in ("pgfed", "local", "fedavg", "apfl")}
     assert places == {"pgfed": 1, "local": 2, "fedavg": 0, "apfl": 0}
-    assert (of.complete, len(of.made)) == (3, 84)
+    assert (of.complete, len(of.cells)) == (3, 84)
 
 
 def test_columns_of_different_rounds_of_one_record_have_different_numbers(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
     of = reproduced(sweep.runs, "pgfed/table1")
     own = made(of, "mine", "acc")
     assert own.value.mean == pytest.approx(90)
-    assert (own.place, own.difference, own.agrees) == (1, None, None)
+    assert (own.rank, own.difference, own.agrees) == (1, None, None)
     assert (list(of.layout.rows.values())[-2:], of.own_rows) == (["PGFedMo (ours)", "mine"], {15})
     # In the only setting in which it was run
-    assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)
-    assert "mine" not in {cell.method for cell in of.cells()}
+    assert (of.complete, of.fillable, len(of.cells)) == (3, 84, 85)
+    assert "mine" not in {cell.method for cell in of.statistics()}
     assert [each.n for each in of.taus()] == [3]
     assert "mine" in {pair.method for pair in of.paired()}
     # One method's row, which is not published
@@ -136,11 +136,11 @@ def test_two_rows_of_a_column_have_no_order(tmp_path: Path) -> None:
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table1")
     assert list(of.taus()) == []
-    assert {cell.place for cell in of.made.values()} == {0}
+    assert {cell.rank for cell in of.cells.values()} == {0}
     sweep.add(C25, "pgfed", {0: [3] * 4, 1: [3] * 4})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table1")
-    assert [made(of, method, "acc").place for method in ("local", "pgfed", "fedavg")] == [1, 2, 0]
+    assert [made(of, method, "acc").rank for method in ("local", "pgfed", "fedavg")] == [1, 2, 0]
 
 
 def test_gains_are_paired_by_client_and_seed(sweep: Sweep) -> None:
@@ -162,8 +162,8 @@ def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
     del sweep.group(C25, "local")["trials"]["0"]
     sweep.write()
     waiting = made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain")
-    assert not waiting.there
-    assert (waiting.none, [trials.method for trials in waiting.lacking]) == (False, ["local"])
+    assert not waiting.has_number
+    assert (waiting.unfillable, [trials.method for trials in waiting.lacking]) == (False, ["local"])
 
 
 def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     waiting = made(of, "apfl", "speedup")
     # pgfedmo, which is missing, may be even slower
     assert math.isnan(waiting.value.mean)
-    assert (waiting.none, [trials.method for trials in waiting.lacking]) == (False, ["pgfedmo"])
+    assert (waiting.unfillable, [trials.method for trials in waiting.lacking]) == (False, ["pgfedmo"])
     sweep.add(C25, "pgfedmo", {0: [5, 5, 5, 5]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table2")
@@ -197,7 +197,7 @@ def test_the_only_method_that_reaches_a_goal_is_the_best(tmp_path: Path) -> None
         sweep.add(C25, method, {0: [8 if method == "apfl" else 5] * 4})
     sweep.write()
     cells = [made(reproduced(sweep.runs, "pgfed/table2"), method, "rounds_to_70") for method in ("apfl", "fedper")]
-    assert [cell.place for cell in cells] == [1, 0]
+    assert [cell.rank for cell in cells] == [1, 0]
     assert cells[1].value.mean == math.inf
 
 
@@ -221,7 +221,7 @@ def test_domains_by_the_groups_of_clients(tmp_path: Path) -> None:
     of = reproduced(sweep.runs, "pgfed/table6")
     for domain, value in {"art": 30, "realworld": 60, "product": 80, "mean": (30 + 60 + 80) / 3}.items():
         assert made(of, "pgfed", "acc", f"domain={domain}", "officehome").value.mean == pytest.approx(value)
-    assert not made(of, "pgfed", "acc", "domain=clipart", "officehome").there
+    assert not made(of, "pgfed", "acc", "domain=clipart", "officehome").has_number
 
 
 def test_ala_is_measured_against_the_method_without_it_in_the_best_round(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_views_and_targets_of_fedpg(tmp_path: Path) -> None:
     assert made(of, "fedpg", "l_acc", *where).value == pytest.approx((0.5, np.std([0.2, 0.4, 0.6, 0.8]), 1))
     assert made(of, "fedavg", "l_acc", *where).value.mean == pytest.approx(0.25)
     assert made(of, "fedpg", "gm_acc", *where).value == (pytest.approx(0.25), None, 1)
-    assert not made(of, "fedpg", "s_acc", *where).there  # not scored
+    assert not made(of, "fedpg", "s_acc", *where).has_number  # not scored
 
 
 def test_paired_tests_by_hand(sweep: Sweep) -> None:
@@ -296,7 +296,7 @@ def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None
         (record.folder / "meta.json").write_text(json.dumps({**record.meta, "statistics": {"emd_code": emd}}))
     sweep.write()
     of = reproduced(sweep.runs, "fedfomo/table2")
-    assert of.made
+    assert of.cells
     ((setting, value),) = [(cell.setting, cell.value) for cell in of.heads()]
     assert (setting, value) == ("latent2", 1.25)
 
@@ -307,15 +307,15 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
     sweep.write()
     of = reproduced(sweep.runs, "fedpg/table1")
-    noise = {cell.metric: cell.noise for cell in of.cells()}
+    noise = {cell.metric: cell.noise for cell in of.statistics()}
     assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
-    agrees = {m.line.metric: (m.difference, m.agrees) for m in of.made.values() if m.there}
+    agrees = {m.line.metric: (m.difference, m.agrees) for m in of.cells.values() if m.has_number}
     # Printed are 0.897 ± 0.068 over models, and 0.89
     assert agrees == {
         "l_acc": (pytest.approx(0.55 - 0.897), False),
         "gm_acc": (pytest.approx(0.275 - 0.89), False),
     }
-    own = of.made[next(place for place, m in of.made.items() if m.line.metric == "l_acc" and m.there)]
+    own = of.cells[next(place for place, m in of.cells.items() if m.line.metric == "l_acc" and m.has_number)]
     near = {mean: own._replace(value=own.value._replace(mean=mean)).agrees for mean in (0.877, 0.917, 0.876, 0.918)}
     # The limit is 2 points, whatever the std over models
     assert near == {0.877: True, 0.917: True, 0.876: False, 0.918: False}
@@ -346,13 +346,13 @@ def print_as_ours(name: str) -> PrintAsOurs:
 def test_print_fed_back_agrees_with_itself(name: str) -> None:
     of = print_as_ours(name)
     taus = list(of.taus())
-    lines = {m.line.row for m in of.made.values()} if of.layout.compare == "rows" else of.layout.columns
+    lines = {m.line.row for m in of.cells.values()} if of.layout.compare == "rows" else of.layout.columns
     assert len(taus) == len(lines)
     assert all(each.n == each.of and (each.tau == 1.0 or math.isnan(each.tau)) for each in taus)
     assert any(each.tau == 1.0 for each in taus)
-    assert {m.agrees for m in of.made.values()} <= {True, None}
-    assert {m.difference for m in of.made.values()} <= {0.0, None}
-    assert of.complete == sum(m.line.value is not None for m in of.made.values())
+    assert {m.agrees for m in of.cells.values()} <= {True, None}
+    assert {m.difference for m in of.cells.values()} <= {0.0, None}
+    assert of.complete == sum(m.line.value is not None for m in of.cells.values())
 
 
 class PrintWithoutCode(PrintAsOurs):
@@ -421,8 +421,8 @@ def test_print_fed_back_has_the_recorded_verdicts(name: str) -> None:
 def test_print_fed_back_has_the_bold_numbers_of_print() -> None:
     for name in ("pgfed/table1", "pgfed/table6", "fedfomo/table2", "fedfomo/table4", "fedfomo/figure5"):
         of = print_as_ours(name)
-        bold = {place for place, m in of.made.items() if m.line.best}
-        assert bold <= {place for place, m in of.made.items() if m.place == 1}
+        bold = {place for place, m in of.cells.items() if m.line.best}
+        assert bold <= {place for place, m in of.cells.items() if m.rank == 1}
         assert bold
 
 
@@ -450,9 +450,9 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert [ledger.id[0] for ledger in store.ledgers] == ["b"]
     of = Comparison(layout.read("fedpg/table1"), store)
     assert of.layout.views["pfedme"] == "trained"
-    rows = {cell.line.method: cell for cell in of.made.values() if of.layout.setting_of(cell.line) == "fmnist/pat2"}
-    assert (rows["fedpg"].absent, rows["fedpg"].none, rows["fedpg"].lacking) == ("no code", True, [])
-    assert rows["fedavg"].absent == "missing"
+    rows = {cell.line.method: cell for cell in of.cells.values() if of.layout.setting_of(cell.line) == "fmnist/pat2"}
+    assert (rows["fedpg"].why_empty, rows["fedpg"].unfillable, rows["fedpg"].lacking) == ("no code", True, [])
+    assert rows["fedavg"].why_empty == "missing"
     text = shown(sweep.runs, "fedpg/table1")
     assert "reading **paper**: " in text
     assert "; reading **code**: " in text

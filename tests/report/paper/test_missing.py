@@ -43,7 +43,7 @@ def trained_by(command: str) -> Cells:
 def asked(name: str) -> Cells:
     """Return the cells of a page's own rows and of those that they are measured against."""
     of = Comparison(layout.read(name), Store(Path("nowhere"), "small", []))
-    return {(trials.setting, trials.method) for trials in of.asked}
+    return {(trials.setting, trials.method) for trials in of.trials_by_cell}
 
 
 @pytest.mark.slow

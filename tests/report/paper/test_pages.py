@@ -311,7 +311,7 @@ def test_a_name_in_the_picture_does_not_end_at_another_point(height: float, abov
 def test_no_name_of_a_drawn_picture_crosses_the_axes(made: Path, x: float) -> None:
     with chdir(made.parents[2]):
         of = Comparison(layout.read("pgfed/table1"), Store(Path("runs"), "small", ledgers(Path("runs"))))
-        ((unit, found),) = against_print.points(of).items()
+        ((unit, found),) = against_print.plotted_cells(of).items()
     apart = next(point for point in found if point.cell.agrees is False)
     ends = [apart._replace(printed=at, ours=at) for at in (20.0, 100.0)]
     wide = apart.column._replace(header="GM GM GM")

@@ -79,7 +79,7 @@ def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
     assert f"- **Agrees with the published numbers:** {agree}" in text
     # L and G of three rows, and GM of Ditto alone
     assert of.verdicts["paper"].compared == 7
-    differences = [abs(c.difference or 0.0) for c in of.readings["code"].papers if c.difference is not None]
+    differences = [abs(c.difference or 0.0) for c in of.readings["code"].paper_cells if c.difference is not None]
     assert of.verdicts["code"].difference == pytest.approx(100 * sum(differences) / 5)
     assert text.index(agree) < text.index("| Local") < text.index("<summary>What explains the difference")
     assert "### Reading code\n" in text.partition("<summary>Made by")[2]

@@ -135,7 +135,7 @@ def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
         of = layout.read(name)
         made = comparison.Comparison(of, empty)
         for claim, _ in rulings.rulings(made, []):
-            seen = claims.needed_cells(claim, layout.printed_cells(of.paper) + rulings._placeholders(made))
+            seen = claims.needed_cells(claim, layout.printed_statistics(of.paper) + rulings._placeholders(made))
             assert seen, f"{claim['id']} is about nothing that {name} has"
 
 
