@@ -23,7 +23,7 @@ class Tracker(Protocol):
 
 
 class Untracked:
-    """Nobody tracks."""
+    """The tracker of a report whose runs are nowhere to be browsed."""
 
     def links(self, ledgers: list[Ledger], trials: list[FinishedTrial]) -> Links:
         return Links()
