@@ -70,7 +70,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
             for curve in drawn
         ]
         _grow(made, ends)
-        lines.name_ends(made, axes, ends)
+        lines.name_ends(made, [(axes, ends)])
     return made
 
 

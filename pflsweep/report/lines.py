@@ -72,14 +72,20 @@ def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {key: {**look, "marker": ""} for key, look in zip(keys, style.looks(), strict=False)}
 
 
-def name_ends(made: "Figure", axes: "Axes", ends: Sequence[EndLabel]) -> None:
-    """Write the name of each line at the right of the axes, as high as the line ends, without overlaps.
+def name_ends(made: "Figure", panels: Iterable[tuple["Axes", Sequence[EndLabel]]]) -> None:
+    """Write the name of each line at the right of its axes, as high as the line ends, without overlaps.
 
     The limits of the axes have to be set before.
     """
-    made.draw_without_rendering()  # the layout is known only then
+    made.draw_without_rendering()  # the heights of the axes are known only then
+    for axes, ends in panels:
+        _name_ends(axes, ends, axes.get_window_extent().height / made.dpi)
+
+
+def _name_ends(axes: "Axes", ends: Sequence[EndLabel], inches: float) -> None:
+    """Write the names of one panel. inches: the height of its axes."""
     low, high = axes.get_ylim()
-    gap = PITCH * (high - low) / (axes.get_window_extent().height / made.dpi)
+    gap = PITCH * (high - low) / inches
     heights = _inside(style.spread([float(np.clip(end.y, low, high)) for end in ends], gap), gap, low, high)
     for end, height in zip(ends, heights, strict=True):
         axes.annotate(

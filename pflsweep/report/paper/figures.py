@@ -123,8 +123,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
                     for m, look in looks.items()
                 ]
             )
-        for axes, names in zip(all_axes, ends, strict=True):
-            lines.name_ends(made, axes, names)
+        lines.name_ends(made, zip(all_axes, ends, strict=True))
     said = [
         "mean accuracy by round",
         lines.colours_in_words(drawn, own),
@@ -224,8 +223,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
                     ends[-1].append(EndLabel(labels[method], *finite[-1], look["color"]))
             axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
             lines.percent(axes)
-        for axes, names in zip(all_axes, ends, strict=True):
-            lines.name_ends(made, axes, names)
+        lines.name_ends(made, zip(all_axes, ends, strict=True))
     yield Picture(
         "privacy", f"accuracy against epsilon; dashed: without noise; {lines.colours_in_words(shown, _own(of))}", made
     )

@@ -85,7 +85,7 @@ def budget(of: Comparison) -> Iterator[Picture]:
         )
         lines.percent(axes)
         axes.xaxis.set_major_locator(figures.integer_ticks())
-        lines.name_ends(made, axes, ends)
+        lines.name_ends(made, [(axes, ends)])
     yield Picture("budget", f"test accuracy after so many points of each search, mean over columns; {orange}", made)
 
 

@@ -82,8 +82,7 @@ def _figure(
                 axes.set_ylabel(f"accuracy on {split} data (%)")
             lines.percent(axes)
         made.suptitle(setting, x=0.01, ha="left", fontsize=10.5)
-        for axes, names in zip(all_axes, ends, strict=True):
-            lines.name_ends(made, axes, names)
+        lines.name_ends(made, zip(all_axes, ends, strict=True))
     return made
 
 
