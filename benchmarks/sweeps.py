@@ -50,7 +50,7 @@ def overhead(trials: int) -> dict[str, float]:
     """Milliseconds a trial that claiming, telling and looking cost. Composing is left out on both sides."""
     from pflsweep.sweep import worker
     from pflsweep.sweep.queue import Queue
-    from pflsweep.sweep.status.live import View
+    from pflsweep.sweep.status.live import LiveStatus
     from pflsweep.trial.progress import quietly
     from pflsweep.trial.run import run_trial
 
@@ -71,7 +71,7 @@ def overhead(trials: int) -> dict[str, float]:
             worker.run_trial = measured
             began = time.perf_counter()
             Queue(plan).prepare()
-            with redirect_stderr(io.StringIO()), View(plan):
+            with redirect_stderr(io.StringIO()), LiveStatus(plan):
                 worker.work(plan)
             if block:
                 took["whole"].append((time.perf_counter() - began) / trials)
@@ -86,9 +86,9 @@ def plan_of(words: list[str]) -> "Plan":
 
     from pflsweep.config.compose import compose
     from pflsweep.sweep import planner
-    from pflsweep.sweep.command import checked
+    from pflsweep.sweep.command import check_command
 
-    return planner.build(checked(defaults()), words, compose, OverridesParser.create(), "bench")
+    return planner.build(check_command(defaults()), words, compose, OverridesParser.create(), "bench")
 
 
 def defaults() -> dict:
@@ -126,7 +126,7 @@ def known(trials: int) -> dict[str, float]:
         queue.prepare()
         began = time.perf_counter()
         while (claim := queue.claim()) is not None:
-            told = {"folder": str(Path("runs", str(claim.job.number)).absolute()), "identity": "none", "value": 0.5}
+            told = {"folder": str(Path("runs", str(claim.slot.number)).absolute()), "identity": "none", "value": 0.5}
             queue.tell(claim, 0.5, {"trials": [told]})
         told_ms = 1000 * (time.perf_counter() - began) / trials
         return {"trials": trials, "ms to claim and tell one": told_ms, "s": min(timed("-m", *words) for _ in range(3))}

@@ -77,11 +77,11 @@ def run_sweep(
     from pflsweep.sweep.status.summary import final_records, missing
     from pflsweep.util.errors import UserError
 
-    state = run_command(_untracked(overrides, keys, several=True), config_dir)
-    if state is None:
+    sweep = run_command(_untracked(overrides, keys, several=True), config_dir)
+    if sweep is None:
         raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
-    found = trials(record for record, _ in final_records(state))
-    left_out = missing(state, len(found))
+    found = trials(record for record, _ in final_records(sweep))
+    left_out = missing(sweep, len(found))
     if found.empty:
         raise UserError(left_out or "No trial of this sweep has finished; the lines above say why.")
     if left_out:

@@ -137,7 +137,7 @@ def test_records_of_another_machine_are_found_where_they_were_copied_to(
     Path("here").mkdir()
     shutil.move("runs", "here/runs")
     monkeypatch.chdir("here")
-    monkeypatch.setattr("pflsweep.sweep.slots.gethostname", lambda: "another")
+    monkeypatch.setattr("pflsweep.sweep.slot_state.gethostname", lambda: "another")
     again = pflsweep.run_sweep(algorithm=["local", "fedavg"], **SWEPT)
     assert again["accuracy"].tolist() == trials["accuracy"].tolist()
     assert {Path(record).absolute().parent for record in again["record"]} == {Path("runs").absolute()}

@@ -19,7 +19,7 @@ from pflsweep.config.hydra_errors import SweepOnly
 from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.schema import check
 from pflsweep.engine.workers import available
-from pflsweep.sweep.command import checked
+from pflsweep.sweep.command import check_command
 from pflsweep.util import files, processor
 from pflsweep.util.errors import Parser, UserError, in_gb, one_line, without_password
 
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     except SweepOnly as error:
         raise UserError(f"doctor: {error.what}, and doctor checks one config: give one of them.") from error
     check(config)
-    checked(sweep)
+    check_command(sweep)
     wrong = 0
     for title, look in CHECKS.items():
         print(title, flush=True)

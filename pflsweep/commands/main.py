@@ -152,9 +152,9 @@ def _hydra(argv: list[str]) -> int:
     check_hydra(overrides, several)
     said = overrides
     if several:
-        from pflsweep.sweep.overrides import handed_past
+        from pflsweep.sweep.overrides import hide_from_hydra
 
-        overrides = [handed_past(word) if "=" in word else word for word in overrides]
+        overrides = [hide_from_hydra(word) if "=" in word else word for word in overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
     outcomes: list[Any] = []
     before, sys.argv = sys.argv, ["pflsweep", *overrides, *flags]
@@ -168,9 +168,9 @@ def _hydra(argv: list[str]) -> int:
             raise outcome
         if isinstance(outcome, Exception):
             raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
-        from pflsweep.report.conclusion import conclusion
+        from pflsweep.report.terminal import table_with_legend
 
-        print(conclusion([outcome.record]))
+        print(table_with_legend([outcome.record]))
     return 0
 
 

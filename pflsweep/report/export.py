@@ -7,9 +7,9 @@ import pandas as pd
 
 from pflsweep.report import tables
 from pflsweep.report.compare import Row, Setting
-from pflsweep.report.conclusion import scored_on
 from pflsweep.report.latex import tabular
 from pflsweep.report.stats import gain, mean_std, standard_error
+from pflsweep.report.terminal import scored_on
 
 EMPTY = "--"
 RULE = (

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pflsweep.report.compare import by_round, mean_curve
-from pflsweep.sweep.plan import Group, Job, Plan, relevant
+from pflsweep.sweep.plan import Group, Plan, Slot, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from pflsweep.records.record import Record
 
 
-def labels_of(plan: Plan, job: Job, point: Point, seed: int) -> Labels:
+def labels_of(plan: Plan, slot: Slot, point: Point, seed: int) -> Labels:
     """Return the name and tags of a trial. A name is `fedala share=0.8 lr=0.1 seed=0`, with (search) after it for a
     trial of a search.
     """
-    group = plan.groups[job.group]
-    name = [group.method, *map(_short, group.setting.split()), said(point), f"seed={seed}"]
+    group = plan.groups[slot.group]
+    name = [group.method, *map(_short, group.setting.split()), point_text(point), f"seed={seed}"]
     tags = {
-        "role": "final" if job.final else "search",
+        "role": "final" if slot.final else "search",
         "sweep": plan.name,
         "setting": setting_of(group),
         "reading": plan.reading,
     }
-    return Labels(" ".join(filter(None, [*name, "" if job.final else "(search)"])), tags)
+    return Labels(" ".join(filter(None, [*name, "" if slot.final else "(search)"])), tags)
 
 
 def setting_of(group: Group) -> str:
@@ -40,7 +40,7 @@ def setting_of(group: Group) -> str:
     return group.setting or f"{group.config.choices['dataset']} {group.config.choices['partition']}"
 
 
-def said(point: Point) -> str:
+def point_text(point: Point) -> str:
     """Return a point as short text: `lr=0.1 share=0.8`, with full keys where two short ones would be the same."""
     times = Counter(key.rpartition(".")[2] for key in point)
     words = {key: key if times[short := key.rpartition(".")[2]] > 1 else short for key in point}
@@ -73,30 +73,30 @@ def sweep_of(plan: Plan) -> Sweep:
         "role": "sweep",
         "sweep": plan.name,
         "reading": plan.reading,
-        "method": _joined(group.method for group in plan.groups),
-        "dataset": _joined(group.config.choices["dataset"] for group in plan.groups),
-        "setting": _joined(map(setting_of, plan.groups)),
+        "method": _join(group.method for group in plan.groups),
+        "dataset": _join(group.config.choices["dataset"] for group in plan.groups),
+        "setting": _join(map(setting_of, plan.groups)),
     }
     return Sweep(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
 
 
-def cells_of(state: SweepState, records: Sequence["Record"]) -> list[Cell]:
+def cells_of(sweep: SweepState, records: Sequence["Record"]) -> list[Cell]:
     """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
     cells = []
-    for g, group in enumerate(state.plan.groups):
-        now, values = group_status(state, g), [state.slots[job].value for job in state.plan.searched(g)]
-        own = [one["identity"] for job in state.plan.final(g) for one in state.slots[job].trials]
+    for g, group in enumerate(sweep.plan.groups):
+        now, values = group_status(sweep, g), [sweep.states[slot].value for slot in sweep.plan.search_slots(g)]
+        own = [one["identity"] for slot in sweep.plan.final_slots(g) for one in sweep.states[slot].trials]
         curve: dict[int, float] = {}
         if own and all(identity in known for identity in own):
             mean = mean_curve(group.method, [by_round(known[identity]) for identity in own])
             curve = {int(at): float(value) for at, value in zip(mean.rounds, mean.mean, strict=True)}
         best = list(accumulate((value for value in values if value is not None), max))
-        chosen = said(now.point) if state.electable(g) else ""
+        chosen = point_text(now.point) if sweep.can_elect_winner(g) else ""
         rounds = group.config.train.rounds
         cells.append(Cell(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
     return cells
 
 
-def _joined(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))

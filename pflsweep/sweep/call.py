@@ -11,7 +11,7 @@ from pflsweep.config.hydra_errors import hydra_errors
 from pflsweep.config.hydra_loader import loader_of
 from pflsweep.config.hydra_private import Callbacks
 from pflsweep.config.overrides import check_hydra, quoted
-from pflsweep.sweep.overrides import handed_past
+from pflsweep.sweep.overrides import hide_from_hydra
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.sweeper import TrialSweeper
 
@@ -25,7 +25,7 @@ def run_command(overrides: list[str], config_dir: str | Path | None) -> SweepSta
     check_hydra(overrides, several=True)
     with hydra_errors(overrides, config_dir):
         loader = loader_of(config_dir)
-        config = loader.load_configuration("config", [handed_past(word) for word in overrides], RunMode.MULTIRUN)
+        config = loader.load_configuration("config", [hide_from_hydra(word) for word in overrides], RunMode.MULTIRUN)
         context = HydraContext(config_loader=loader, callbacks=Callbacks())
         sweeper = Plugins.instance().instantiate_sweeper(
             hydra_context=context, task_function=lambda _: None, config=config

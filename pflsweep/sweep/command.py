@@ -19,7 +19,7 @@ class Command(Sweep):
     workers: Workers
 
 
-def checked(values: dict[str, Any]) -> Command:
+def check_command(values: dict[str, Any]) -> Command:
     """Return the composed keys of a sweep as a Command. Raises UserError if a value is not allowed."""
     given, rules = flat(values), sweep_rules()
     for key in given:

@@ -19,7 +19,7 @@ from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.keys import under
 from pflsweep.config.options import Train
 from pflsweep.data.datasets import emnist
-from pflsweep.sweep.plan import Job, Plan, changed
+from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model
 from pflsweep.trial.device import device_of
 from pflsweep.trial.metadata import model_name
@@ -30,8 +30,8 @@ from pflsweep.util.errors import UserError, one_line
 from pflsweep.util.timing import shortest
 
 
-class Size(NamedTuple):
-    """Numbers of a dataset. For known datasets they are stated here, so that planning needs no data."""
+class DatasetSize(NamedTuple):
+    """The size of a dataset. Those of known datasets are stated here, so that planning needs no data."""
 
     train: int
     test: int
@@ -42,20 +42,20 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "digits": Size(1438, 359, (1, 8, 8), 10),
-    "mnist": Size(60_000, 10_000, (1, 28, 28), 10),
-    "fmnist": Size(60_000, 10_000, (1, 28, 28), 10),
-    "cifar10": Size(50_000, 10_000, (3, 32, 32), 10),
-    "cifar100": Size(50_000, 10_000, (3, 32, 32), 100),
-    "tiny_imagenet": Size(100_000, 10_000, (3, 64, 64), 200),
-    "agnews": Size(120_000, 7_600, (200,), 4),
-    "agnews_subset": Size(18_055, 7_600, (200,), 4),
-    "svhn": Size(73_257, 26_032, (3, 32, 32), 10),
-    "stl10": Size(5_000, 8_000, (3, 96, 96), 10),
-    "cinic10": Size(180_000, 90_000, (3, 32, 32), 10),
-    "emnist": Size(112_800, 18_800, (1, 28, 28), 47),
-    "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
-    "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
+    "digits": DatasetSize(1438, 359, (1, 8, 8), 10),
+    "mnist": DatasetSize(60_000, 10_000, (1, 28, 28), 10),
+    "fmnist": DatasetSize(60_000, 10_000, (1, 28, 28), 10),
+    "cifar10": DatasetSize(50_000, 10_000, (3, 32, 32), 10),
+    "cifar100": DatasetSize(50_000, 10_000, (3, 32, 32), 100),
+    "tiny_imagenet": DatasetSize(100_000, 10_000, (3, 64, 64), 200),
+    "agnews": DatasetSize(120_000, 7_600, (200,), 4),
+    "agnews_subset": DatasetSize(18_055, 7_600, (200,), 4),
+    "svhn": DatasetSize(73_257, 26_032, (3, 32, 32), 10),
+    "stl10": DatasetSize(5_000, 8_000, (3, 96, 96), 10),
+    "cinic10": DatasetSize(180_000, 90_000, (3, 32, 32), 10),
+    "emnist": DatasetSize(112_800, 18_800, (1, 28, 28), 47),
+    "organamnist": DatasetSize(41_072, 17_778, (1, 28, 28), 11),
+    "office_home": DatasetSize(15_588, 0, (3, 32, 32), 65, 4),
 }
 # Seconds that a trial takes beside its rounds: to read data, build the model and write the record. Measured on digits:
 # 0.6 to 0.7 on a core of its own, 1.0 with three processes on two cores
@@ -64,63 +64,63 @@ START = 1.0
 FORWARD = 1 / 3
 PLAIN = "plain gradient steps"  # where a speed is from that includes no evaluation
 FROM_FILE = "pflsweep.data.partition.from_file.split"
-_sizes: dict[str, Size] = {}  # cache: sizes of other datasets, which have to be read
+_dataset_sizes: dict[str, DatasetSize] = {}  # cache: sizes of other datasets, which have to be read
 
 
-class Cut(NamedTuple):
-    """How a partition cuts a dataset."""
+class PartitionSize(NamedTuple):
+    """The size of a partition: how many training rows and clients it makes of a dataset."""
 
     rows: int  # training rows of all clients together
     clients: int | None  # None: the dataset's natural clients
-    trained: int | None  # clients that train
+    training_clients: int | None  # those of them that train
     checksum: str  # of the dataset, followed by that of the partition; "" for data that cannot change
 
 
-_cuts: dict[str, Cut] = {}  # cache: cuts of a user's own partitions, which have to be made
+_partition_sizes: dict[str, PartitionSize] = {}  # cache: sizes of a user's own partitions, which have to be made
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Empty the caches: the user's own data may have changed since the last sweep of this process."""
-    _sizes.clear()
-    _cuts.clear()
+    _dataset_sizes.clear()
+    _partition_sizes.clear()
 
 
 def images_a_round(config: Config) -> int:
     """Return the mean number of training images in a round: the cohort's share of all training rows, times epochs."""
-    train, cut = config.train, cut_of(config)
+    train, size = config.train, partition_size(config)
     cohort = train.participation
-    if cut.clients and cut.trained is not None:
-        cohort = max(1, int(cut.trained * train.participation + 1e-9)) / cut.clients
+    if size.clients and size.training_clients is not None:
+        cohort = max(1, int(size.training_clients * train.participation + 1e-9)) / size.clients
     # With train.steps each client takes the same number of batches, however many rows it has
     if train.steps is not None:
-        everybody = cut.clients or size_of(config).owners or 1
+        everybody = size.clients or dataset_size(config).owners or 1
         return round(everybody * cohort * train.steps * train.batch)
-    return round(cut.rows * cohort * train.epochs)
+    return round(size.rows * cohort * train.epochs)
 
 
-def cut_of(config: Config) -> Cut:
-    """Return how a config's partition cuts its dataset.
+def partition_size(config: Config) -> PartitionSize:
+    """Return the size of a config's partition.
 
     For a shipped partition its options tell, without data. A user's own partition, whose options may mean anything, and
     one in a file are made to find out.
     """
     partition = config.node("partition")
     if not partition.path.startswith("pflsweep.") or partition.path == FROM_FILE:
-        cut_by = ("dataset", "partition", "data")
-        key = json.dumps([config.seed, {key: value for key, value in config.flat.items() if under(key, cut_by)}])
-        if key not in _cuts:
+        groups = ("dataset", "partition", "data")
+        key = json.dumps([config.seed, {key: value for key, value in config.flat.items() if under(key, groups)}])
+        if key not in _partition_sizes:
             federation, _ = build_federation(config)
             clients = federation.clients
-            _cuts[key] = Cut(int(federation.sizes.sum()), clients, clients, federation.checksum)
-        return _cuts[key]
+            _partition_sizes[key] = PartitionSize(int(federation.sizes.sum()), clients, clients, federation.checksum)
+        return _partition_sizes[key]
     clients = partition.options.get("clients")
-    trained = clients and clients - config.data.new
-    return Cut(_training_rows(config), clients, trained, size_of(config).checksum)
+    training_clients = clients and clients - config.data.new
+    return PartitionSize(_training_rows(config), clients, training_clients, dataset_size(config).checksum)
 
 
 def _training_rows(config: Config) -> int:
     """Return the training rows of all clients together under a shipped partition."""
-    size, limit = size_of(config), config.data.limit
+    size, limit = dataset_size(config), config.data.limit
     train, test = size.train, size.test
     # Tiny-ImageNet without its validation images
     if config.node("dataset").options.get("val") is False:
@@ -135,24 +135,26 @@ def _training_rows(config: Config) -> int:
     return round(rows * (1 - config.data.validation))
 
 
-def size_of(config: Config) -> Size:
+def dataset_size(config: Config) -> DatasetSize:
     """Return the size of a config's dataset, which is read unless it is one of SIZES.
 
     Raises UserError if it cannot be read.
     """
     node = config.node("dataset")
     if node.option in SIZES:
-        return _as_asked(SIZES[node.option], node.options)
+        return _with_options(SIZES[node.option], node.options)
     column = config.node("partition").options.get("column")
     key = json.dumps([node.option, node.path, node.options, config.data.root, column])
-    if key not in _sizes:
+    if key not in _dataset_sizes:
         dataset = build_dataset(config)
         test, shape = len(dataset.y) - dataset.train, dataset.shape
-        _sizes[key] = Size(dataset.train, test, shape, dataset.classes, dataset.owner_count, dataset.checksum)
-    return _sizes[key]
+        _dataset_sizes[key] = DatasetSize(
+            dataset.train, test, shape, dataset.classes, dataset.owner_count, dataset.checksum
+        )
+    return _dataset_sizes[key]
 
 
-def _as_asked(known: Size, options: dict[str, Any]) -> Size:
+def _with_options(known: DatasetSize, options: dict[str, Any]) -> DatasetSize:
     """Return the size of a known dataset with the options that change it."""
     if "split" in options:  # EMNIST
         split = emnist.SPLITS.get(options["split"], emnist.SPLITS["balanced"])
@@ -168,14 +170,14 @@ def _as_asked(known: Size, options: dict[str, Any]) -> Size:
     return known
 
 
-def cut(config: Config, images: int) -> Config:
+def limit_images(config: Config, images: int) -> Config:
     """Return the config with as many rounds as `images` training images allow, at least one."""
     # Counted without train.steps, which would allow more rounds: methods of one table shall have the same
     a_round = images_a_round(config if config.train.steps is None else changed(config, {"train.steps": None}))
-    return shortened(config, max(1, images // max(1, a_round)))
+    return limit_rounds(config, max(1, images // max(1, a_round)))
 
 
-def shortened(config: Config, rounds: int) -> Config:
+def limit_rounds(config: Config, rounds: int) -> Config:
     """Return the config with at most `rounds` rounds, the last of which is evaluated."""
     if rounds >= config.train.rounds:
         return config
@@ -184,21 +186,21 @@ def shortened(config: Config, rounds: int) -> Config:
     return changed(config, {"train.rounds": rounds, "train.eval_every": every})
 
 
-def images(config: Config) -> int:
+def images_a_trial(config: Config) -> int:
     """Return the training images of a whole trial, all rounds together."""
     return config.train.rounds * images_a_round(config)
 
 
-def gradients(plan: Plan, job: Job) -> float:
+def gradients_of_slot(plan: Plan, slot: Slot) -> float:
     """Return the gradients of single images that all trials of a slot compute. A point that is not known yet counts as
     the default values.
     """
-    return sum(map(gradients_of, plan.configs(job, plan.foreseen(job) or {})))
+    return sum(map(gradients_of_trial, plan.configs(slot, plan.known_point(slot) or {})))
 
 
-def gradients_of(config: Config) -> float:
+def gradients_of_trial(config: Config) -> float:
     """Return the gradients of single images that a trial computes."""
-    return images(config) * passes(config)
+    return images_a_trial(config) * passes(config)
 
 
 def passes(config: Config) -> float:
@@ -211,26 +213,26 @@ def passes(config: Config) -> float:
 def seconds(configs: Iterable[Config], rate: float, how: str) -> float:
     """Return the seconds that trials take at a speed, with the start of each. rate, how: as `speed` returns them.
 
-    The speed of finished runs includes their evaluation. To plain steps it is added: `evaluation_of`.
+    The speed of finished runs includes their evaluation. To plain steps it is added: `evaluation_gradients`.
     """
-    work = [gradients_of(config) + (evaluation_of(config) if how == PLAIN else 0) for config in configs]
+    work = [gradients_of_trial(config) + (evaluation_gradients(config) if how == PLAIN else 0) for config in configs]
     return sum(work) / rate + START * len(work)
 
 
-def evaluation_of(config: Config) -> float:
+def evaluation_gradients(config: Config) -> float:
     """Return what a trial's evaluation costs, in gradients of single images.
 
     Each client's own model and the global one are scored on the rows that nobody trains on. Where a partition leaves
     clients out these are too many, so that they are counted up to the number of training rows.
     """
-    size, rows = size_of(config), cut_of(config).rows
+    size, rows = dataset_size(config), partition_size(config).rows
     total = min(size.train + size.test, config.data.limit or math.inf)
     evaluations = math.ceil(config.train.rounds / config.train.eval_every)
     return FORWARD * 2 * evaluations * min(max(total - rows, 0), rows)
 
 
 NAMED = ("algorithm", "dataset", "partition")  # groups whose code is asked what a trial costs
-Speeds = dict[tuple[str, ...], float]  # gradients of single images per second (CPU: per core), by the keys of `_keys`
+Speeds = dict[tuple[str, ...], float]  # gradients of single images per second (CPU: per core), by `_speed_keys`
 
 
 def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
@@ -255,7 +257,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
             del values["model"]["_option_"]
-            keys = _keys(meta, where, config.train, values["model"])
+            keys = _speed_keys(meta, where, config.train, values["model"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, yaml.YAMLError, UserError):
             # A report on these runs says what is damaged
             continue
@@ -272,7 +274,7 @@ def _newest(files: Iterable[Path], count: int) -> list[Path]:
     return sorted(times, key=times.__getitem__)[-count:]
 
 
-def _keys(
+def _speed_keys(
     choices: dict[str, Any], environment: dict[str, Any], train: Train, model: dict[str, Any]
 ) -> list[tuple[str, ...]]:
     """Return the keys under which a speed is known: with the method, then without. model: the model's options."""
@@ -293,7 +295,7 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
         share = cores(config.train.workers, config.train.threads, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
         where = {"device": device, "processor": processor.name()}
-        keys = _keys(choices, where, config.train, config.node("model").options)
+        keys = _speed_keys(choices, where, config.train, config.node("model").options)
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
                 return share * speeds[key], how
@@ -317,7 +319,7 @@ def _step_speed(config: Config, device: str) -> float:
 
     from pflsweep.methods.task import Batch, Task
 
-    size, batch = size_of(config), config.train.batch
+    size, batch = dataset_size(config), config.train.batch
     model = build_model(config, size.shape, size.classes).to(device)
     task = Task(model)
     w = task.vector(model)
@@ -333,5 +335,5 @@ def _step_speed(config: Config, device: str) -> float:
         with process_wide(1, config.train.precision):
             return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)
     except Exception as error:  # a user's own model may fail in any way
-        said = f"{type(error).__name__}: {one_line(error)}"
-        raise UserError(f"{config.node('model')} fails on a batch of random rows ({said}).") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"{config.node('model')} fails on a batch of random rows ({reason}).") from error

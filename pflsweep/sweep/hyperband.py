@@ -18,8 +18,8 @@ class Rung(NamedTuple):
     """Slots of a search that train the same number of rounds and are compared with each other."""
 
     rounds: int
-    slots: range
-    below: range  # the slots from which the best are promoted; empty in the first rung of a bracket
+    numbers: range  # of its slots in the search
+    below: range  # numbers of the slots from which the best are promoted; empty in the first rung of a bracket
 
 
 def points_of(brackets: int) -> list[int]:
@@ -52,36 +52,36 @@ def rungs(points: int, rounds: int) -> list[Rung]:
     compared, begins = rounds_of(brackets, rounds), points_of(brackets)
     found: list[Rung] = []
     below: dict[int, range] = {}  # by bracket
-    slot = 0
+    first = 0
     for step in range(brackets):
         for bracket in range(brackets - step):
             count = begins[bracket] // ETA**step
-            of = Rung(compared[bracket + step], range(slot, slot + count), below.get(bracket, range(0)))
-            found.append(of)
-            below[bracket], slot = of.slots, slot + count
+            numbers = range(first, first + count)
+            found.append(Rung(compared[bracket + step], numbers, below.get(bracket, range(0))))
+            below[bracket], first = numbers, first + count
     return found
 
 
 def rung_of(number: int, points: int, rounds: int) -> Rung:
-    """Return the rung that a slot is in."""
-    return next(rung for rung in rungs(points, rounds) if number in rung.slots)
+    """Return the rung that the slot `number` of a search is in."""
+    return next(rung for rung in rungs(points, rounds) if number in rung.numbers)
 
 
 def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
-    """Return the slot in the rung below whose point slot `number` continues: the best one that no earlier slot of its
-    rung continues or will; of equal ones the earlier.
+    """Return the number of the slot in the rung below whose point slot `number` continues: the best one that no earlier
+    slot of its rung continues or will; of equal ones the earlier.
 
     A point below may get its result late, when it is tried again after a crash, so that earlier slots continue others
     than the best.
     """
 
-    def rank(slot: int) -> tuple[float, int]:
-        trial = trials[slot]
-        return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), slot
+    def rank(k: int) -> tuple[float, int]:
+        trial = trials[k]
+        return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), k
 
     left = sorted(rung.below, key=rank)
-    earlier = [trials[slot].params for slot in range(rung.slots.start, min(number, len(trials)))]
+    earlier = [trials[k].params for k in range(rung.numbers.start, min(number, len(trials)))]
     claimed = [params for params in earlier if params]
     for params in claimed:
-        left.remove(next((slot for slot in left if trials[slot].params == params), left[0]))
-    return left[number - rung.slots.start - len(claimed)]
+        left.remove(next((k for k in left if trials[k].params == params), left[0]))
+    return left[number - rung.numbers.start - len(claimed)]

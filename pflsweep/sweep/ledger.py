@@ -14,9 +14,9 @@ from typing import Any
 from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import storable
-from pflsweep.sweep.plan import Group, Plan, following, relevant
+from pflsweep.sweep.plan import Group, Plan, relevant, varying_links
 from pflsweep.sweep.search_space import ranges
-from pflsweep.sweep.slots import SETTLED, SlotState, point_of
+from pflsweep.sweep.slot_state import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
@@ -41,9 +41,9 @@ def path(plan: Plan) -> Path:
     return plan.folder / f"{plan.id}{reading}-{mark}.json"
 
 
-def write(state: SweepState, command: list[str]) -> None:
+def write(sweep: SweepState, command: list[str]) -> None:
     """Write the ledger of a sweep as it is now. Raises UserError if the disk is full or read-only."""
-    plan = state.plan
+    plan = sweep.plan
     content = {
         "format": FORMAT,
         "sweep": plan.name,
@@ -54,7 +54,7 @@ def write(state: SweepState, command: list[str]) -> None:
         "seeds": plan.seeds,
         "tune": asdict(plan.tune),
         "tracking": storable(plan.groups[0].config.values)["tracking"],
-        "groups": [_group(state, g) for g in range(len(plan.groups))],
+        "groups": [_group(sweep, g) for g in range(len(plan.groups))],
     }
     file = path(plan)
     with files.writing(file.parent):
@@ -64,35 +64,36 @@ def write(state: SweepState, command: list[str]) -> None:
             files.write_json(file, content)
 
 
-def _group(state: SweepState, group: int) -> dict[str, Any]:
+def _group(sweep: SweepState, group: int) -> dict[str, Any]:
     """Return a group's part of the ledger: its config, its search, and the identities of its final trials by seed."""
-    of, now = state.plan.groups[group], group_status(state, group)
-    finals = {seed: state.slots[job] for seed, job in zip(state.plan.seeds, state.plan.final(group), strict=True)}
-    compared = [state.slots[job] for job in state.plan.compared(group)]
-    searched = [state.slots[job] for job in state.plan.searched(group)]
+    plan, now = sweep.plan, group_status(sweep, group)
+    of = plan.groups[group]
+    finals = {seed: sweep.states[slot] for seed, slot in zip(plan.seeds, plan.final_slots(group), strict=True)}
+    compared = [sweep.states[slot] for slot in plan.compared_slots(group)]
+    searched = [sweep.states[slot] for slot in plan.search_slots(group)]
     # What follows the seed or a searched key differs between the group's trials
-    apart = following(of, state.plan.seeds)
+    apart = varying_links(of, plan.seeds)
     configs = {"config": of.config, **({} if of.search is None else {"search_config": of.search})}
     return {
         "setting": of.setting,
         "method": of.method,
         **{name: {k: v for k, v in relevant(each).items() if k not in apart} for name, each in configs.items()},
         "space": {key: axis.grid for key, axis in of.space.items()},
-        **({"ranges": drawn} if (drawn := ranges(of.space, state.plan.tune.sampler)) else {}),
-        "points": state.plan.points(group),
-        "points_settled": sum(slot.status in SETTLED for slot in searched),
-        "tried": [_tried(of, slot) for slot in compared if slot.value is not None],
-        "winner": now.point if of.tries and state.electable(group) else None,
+        **({"ranges": drawn} if (drawn := ranges(of.space, plan.tune.sampler)) else {}),
+        "points": plan.point_count(group),
+        "points_settled": sum(state.status in SETTLED for state in searched),
+        "tried": [_tried_point(of, state) for state in compared if state.value is not None],
+        "winner": now.point if of.tries and sweep.can_elect_winner(group) else None,
         "winner_value": now.best,
-        "trials": {str(seed): results[0]["identity"] for seed, slot in finals.items() if (results := slot.trials)},
-        "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status in ("diverged", "failed")},
-        "failed_points": [slot.reason for slot in searched if slot.status == "diverged"],
-        "without_result": [slot.reason for slot in state.without_result(group)],
-        "superseded": sorted({identity for slot in finals.values() for identity in slot.superseded}),
+        "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.trials)},
+        "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},
+        "failed_points": [state.reason for state in searched if state.status == "diverged"],
+        "without_result": [state.reason for state in sweep.without_result(group)],
+        "superseded": sorted({identity for state in finals.values() for identity in state.superseded}),
     }
 
 
-def _tried(group: Group, slot: SlotState) -> dict[str, Any]:
+def _tried_point(group: Group, state: SlotState) -> dict[str, Any]:
     """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
-    test = [result["test"] for result in slot.trials if "test" in result]
-    return {"point": point_of(group, slot), "value": slot.value, **({"test": fmean(test)} if test else {})}
+    test = [result["test"] for result in state.trials if "test" in result]
+    return {"point": point_of(group, state), "value": state.value, **({"test": fmean(test)} if test else {})}

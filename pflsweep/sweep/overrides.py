@@ -16,7 +16,7 @@ from pflsweep.config.overrides import no_interval
 from pflsweep.util.errors import UserError
 
 MOST_VALUES = 10_000  # that a range may have
-PAST, END = "=choice('=", "')"  # what `handed_past` puts around a value
+HIDDEN, END = "=choice('=", "')"  # what `hide_from_hydra` puts around a value
 
 
 class SortedOverrides(NamedTuple):
@@ -34,7 +34,7 @@ class SortedOverrides(NamedTuple):
     seeds: list[int] | None
 
 
-def handed_past(word: str) -> str:
+def hide_from_hydra(word: str) -> str:
     """Rewrite an override of a key in a config group as a choice among one value, which Hydra leaves to the sweeper.
 
     Hydra would set the value before the option is chosen: with algorithm=fedprox,pgfed algorithm.mu=0.1 there is no mu
@@ -43,21 +43,21 @@ def handed_past(word: str) -> str:
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException:
-        # `sorted_overrides` raises the error, with all overrides
+        # `sort_overrides` raises the error, with all overrides
         return word
     head, _, key = override.key_or_group.partition(".")
     if not key or head not in GROUPS or override.is_sweep_override() or override.is_delete():
         return word
-    return f"{override.get_key_element()}{PAST}{quote(override.get_value_string(), safe='')}{END}"
+    return f"{override.get_key_element()}{HIDDEN}{quote(override.get_value_string(), safe='')}{END}"
 
 
-def shown(word: str) -> str:
-    """Return an override as the user typed it, the reverse of `handed_past`."""
-    key, past, value = word.partition(PAST)
-    return f"{key}={unquote(value.removesuffix(END))}" if past else word
+def as_typed(word: str) -> str:
+    """Return an override as the user typed it, the reverse of `hide_from_hydra`."""
+    key, hidden, value = word.partition(HIDDEN)
+    return f"{key}={unquote(value.removesuffix(END))}" if hidden else word
 
 
-def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOverrides:
+def sort_overrides(overrides: list[str], parser: OverridesParser) -> SortedOverrides:
     """Sort overrides. Sweeps over numbers become axes; all other sweeps are composed, also one over seeds that are no
     numbers. Where a key is given twice, the last word counts.
 
@@ -85,18 +85,18 @@ def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOve
 
 def _check_sweep(override: Override) -> None:
     """Raise UserError if an override names no values: interval(), an empty range, glob() of a number's key."""
-    value, said = override.value(), str(override.input_line)
+    value, word = override.value(), str(override.input_line)
     if override.is_interval_sweep():
-        raise UserError(no_interval(said))
+        raise UserError(no_interval(word))
     if isinstance(value, RangeSweep):
         assert value.start is not None
         assert value.stop is not None
         count = (value.stop - value.start) / value.step if value.step else 0
         if not 0 < count <= MOST_VALUES:
             many = f"about {count:.0f} values, more than {MOST_VALUES}" if count > 0 else "no values"
-            raise UserError(f"{said} has {many}: range(start,stop,step) has those from start to below stop.")
+            raise UserError(f"{word} has {many}: range(start,stop,step) has those from start to below stop.")
     if isinstance(value, Glob) and "." in override.key_or_group:
-        raise UserError(f"{said}: glob() chooses among the options of a config group, as in algorithm=glob(fedp*).")
+        raise UserError(f"{word}: glob() chooses among the options of a config group, as in algorithm=glob(fedp*).")
 
 
 def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
@@ -109,7 +109,7 @@ def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
     )
 
 
-def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
+def divide(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
     """Divide overrides into those that Hydra has to compose and numbers, by key, that can be set on a composed config.
 
     Raises UserError if one has several values.

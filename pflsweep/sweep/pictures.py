@@ -8,7 +8,7 @@ import numpy as np
 from pflsweep.report import figures, style
 from pflsweep.sweep.plan import Group
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SlotState
+from pflsweep.sweep.slot_state import SlotState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 FIRST, BEST = style.PALETTE[0], style.PALETTE[1]
 
 
-def of_searches(queue: Queue) -> dict[str, "Figure"]:
+def search_figures(queue: Queue) -> dict[str, "Figure"]:
     """Return by name a figure of each search with at least two results."""
     found = {}
     for g, group in enumerate(queue.plan.groups):
-        done = [slot for job in queue.plan.compared(g) if (slot := queue.state.slots[job]).value is not None]
+        done = [state for slot in queue.plan.compared_slots(g) if (state := queue.sweep.states[slot]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
-            found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune.split)
+            found[f"search/{name}"] = plot_search(group, done, importances(queue, g), queue.plan.tune.split)
     return found
 
 
-def worth(queue: Queue, group: int) -> dict[str, float]:
+def importances(queue: Queue, group: int) -> dict[str, float]:
     """Return Optuna's importance of each hyperparameter, with sum 1; empty if there are too few points for it."""
     import optuna
 
     of = queue.plan.groups[group]
     # In a search by hyperband, accuracies after different numbers of rounds do not compare
-    if len(queue.plan.compared(group)) < of.tries:
+    if len(queue.plan.compared_slots(group)) < of.tries:
         return {}
     if len(of.space) < 2 or of.tries <= 2 * len(of.space):
         return {}
@@ -47,12 +47,12 @@ def worth(queue: Queue, group: int) -> dict[str, float]:
             return {}
 
 
-def search(group: Group, done: list[SlotState], worth: dict[str, float], split: str) -> "Figure":
+def plot_search(group: Group, done: list[SlotState], importances: dict[str, float], split: str) -> "Figure":
     """Plot a search: its history on the left, then a panel for each hyperparameter. Accuracy is in percent.
 
-    done: slots with a result. worth: importance by key. split: the data that accuracy was measured on.
+    done: states of the slots with a result. worth: importance by key. split: the data that accuracy was measured on.
     """
-    values = np.array([100 * (slot.value or 0.0) for slot in done])
+    values = np.array([100 * (state.value or 0.0) for state in done])
     width = 3.2 * (1 + len(group.space))
     with style.figure(width, 3.2, ncols=1 + len(group.space), sharey=True, squeeze=False) as (made, grid):
         first, *slices = grid[0]
@@ -62,9 +62,9 @@ def search(group: Group, done: list[SlotState], worth: dict[str, float], split: 
         first.xaxis.set_major_locator(figures.integer_ticks())
         first.legend()
         for axes, (key, axis) in zip(slices, group.space.items(), strict=True):
-            tried = [slot.trial.params[key] for slot in done if slot.trial is not None]
+            tried = [state.trial.params[key] for state in done if state.trial is not None]
             _slice(axes, tried, values, log=axis.log)
-            says = f"importance {worth[key]:.0%}" if key in worth else ""
+            says = f"importance {importances[key]:.0%}" if key in importances else ""
             axes.set(xlabel=key, title=says)
     return made
 

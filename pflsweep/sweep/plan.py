@@ -45,7 +45,7 @@ class Group(NamedTuple):
     search: Config | None = None
 
     @property
-    def tried(self) -> Config:
+    def search_config(self) -> Config:
         """Return the config of the search's trials."""
         return self.config if self.search is None else self.search
 
@@ -59,8 +59,8 @@ class Group(NamedTuple):
         return {key: axis.value(params[key]) for key, axis in self.space.items() if key in params}
 
 
-class Job(NamedTuple):
-    """A slot of the plan. number: of the point in a search, or of the seed for a final trial, from 0."""
+class Slot(NamedTuple):
+    """A point of a search, or a seed of the final trials. number: of the point or the seed in its group, from 0."""
 
     group: int
     final: bool
@@ -81,20 +81,20 @@ class Plan(NamedTuple):
     code: Sequence[list[str]] = ()  # hashes of the user's own code, a list for each group
 
     @property
-    def jobs(self) -> Iterator[Job]:
+    def slots(self) -> Iterator[Slot]:
         """Yield all slots in the order in which workers take them: searches first, since final trials wait for them."""
         for g in range(len(self.groups)):
-            yield from self.searched(g)
+            yield from self.search_slots(g)
         for g in range(len(self.groups)):
-            yield from self.final(g)
+            yield from self.final_slots(g)
 
-    def searched(self, group: int) -> list[Job]:
+    def search_slots(self, group: int) -> list[Slot]:
         """Return the slots of a group's search; none if nothing is searched."""
-        return [Job(group, False, k) for k in range(self.groups[group].tries)]
+        return [Slot(group, False, k) for k in range(self.groups[group].tries)]
 
-    def final(self, group: int) -> list[Job]:
+    def final_slots(self, group: int) -> list[Slot]:
         """Return the slots of a group's final trials, one a seed."""
-        return [Job(group, True, k) for k in range(len(self.seeds))]
+        return [Slot(group, True, k) for k in range(len(self.seeds))]
 
     @property
     def runs(self) -> Path:
@@ -111,79 +111,81 @@ class Plan(NamedTuple):
         """Return the seeds under which each point of a search is tried."""
         return self.seeds[: self.tune.seeds]
 
-    def configs(self, job: Job, point: Point) -> list[Config]:
+    def configs(self, slot: Slot, point: Point) -> list[Config]:
         """Return the configs of a slot's trials: the point under each tuning seed, or one final trial."""
-        group = self.groups[job.group]
-        if job.final:
-            return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
-        held = {"data.validation": self.tune.validation} if self.tune.split == "validation" else {}
-        if (rung := self.rung(job)) is not None:
-            held["train.rounds"] = rung.rounds
-        return [changed(group.tried, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
+        group = self.groups[slot.group]
+        if slot.final:
+            return [changed(group.config, {**point, "seed": self.seeds[slot.number]})]
+        fixed = {"data.validation": self.tune.validation} if self.tune.split == "validation" else {}
+        if (rung := self.rung(slot)) is not None:
+            fixed["train.rounds"] = rung.rounds
+        return [changed(group.search_config, {**point, **fixed, "seed": seed}) for seed in self.tuning_seeds]
 
-    def rung(self, job: Job) -> Rung | None:
+    def rung(self, slot: Slot) -> Rung | None:
         """Return the rung that a slot of a search by hyperband is in, None for all others."""
-        if job.final or self.tune.sampler != "hyperband":
+        if slot.final or self.tune.sampler != "hyperband":
             return None
-        group = self.groups[job.group]
-        return rung_of(job.number, len(group.points), group.tried.train.rounds)
+        group = self.groups[slot.group]
+        return rung_of(slot.number, len(group.points), group.search_config.train.rounds)
 
-    def rounds(self, job: Job) -> int:
+    def rounds(self, slot: Slot) -> int:
         """Return the rounds of a slot's trials."""
-        group, rung = self.groups[job.group], self.rung(job)
-        return (group.config if job.final else group.tried).train.rounds if rung is None else rung.rounds
+        group, rung = self.groups[slot.group], self.rung(slot)
+        return (group.config if slot.final else group.search_config).train.rounds if rung is None else rung.rounds
 
-    def compared(self, group: int) -> list[Job]:
+    def compared_slots(self, group: int) -> list[Slot]:
         """Return the slots of a search among which a winner is elected: those that train all rounds."""
-        whole = self.groups[group].tried.train.rounds
-        return [job for job in self.searched(group) if self.rounds(job) == whole]
+        whole = self.groups[group].search_config.train.rounds
+        return [slot for slot in self.search_slots(group) if self.rounds(slot) == whole]
 
-    def points(self, group: int) -> int:
+    def point_count(self, group: int) -> int:
         """Return how many points a group's search tries."""
-        of = self.groups[group]
-        return len(of.points) if self.tune.sampler == "hyperband" else of.tries
+        if self.tune.sampler == "hyperband":
+            return len(self.groups[group].points)
+        return self.groups[group].tries
 
-    def foreseen(self, job: Job) -> Point | None:
+    def known_point(self, slot: Slot) -> Point | None:
         """Return the point of a search's slot where it is known beforehand; None for others and for final trials."""
-        points = [] if job.final else self.groups[job.group].points
-        return points[job.number] if job.number < len(points) else None
+        points = [] if slot.final else self.groups[slot.group].points
+        return points[slot.number] if slot.number < len(points) else None
 
-    def scored(self, job: Job) -> str:
-        """Return what a slot's value is: the view and the data that accuracy is measured on."""
-        return f"{self.tune.view} {'test' if job.final else self.tune.split} accuracy"
+    def metric_name(self, slot: Slot) -> str:
+        """Return the name of a slot's value: the view and the data that accuracy is measured on."""
+        return f"{self.tune.view} {'test' if slot.final else self.tune.split} accuracy"
 
-    def title(self, job: Job, point: Point) -> str:
+    def title(self, slot: Slot, point: Point) -> str:
         """Return a slot's name for messages: group, point, and seed or (search)."""
         shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
         search = (
             "(search)"
-            if (rung := self.rung(job)) is None
+            if (rung := self.rung(slot)) is None
             else f"(search, {rung.rounds} round{'s' * (rung.rounds > 1)})"
         )
         return " ".join(filter(None, [
-            self.groups[job.group].name, shown, f"seed={self.seeds[job.number]}" if job.final else search
+            self.groups[slot.group].name, shown, f"seed={self.seeds[slot.number]}" if slot.final else search
         ]))  # fmt: skip
 
 
 # Keys whose numbers may differ between trials of one stacked cohort
-EACH_OWN = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partition", "data.validation")
+MAY_DIFFER = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partition", "data.validation")
 
 
-def alike(one: Group, other: Group) -> bool:
+def stackable(one: Group, other: Group) -> bool:
     """Return whether the trials of two groups can train as one cohort, final ones and searches' alike.
 
-    They may differ in seeds and, in the keys of EACH_OWN, in floats.
+    They may differ in seeds and, in the keys of MAY_DIFFER, in floats.
     """
-    return _alike(one, other, one.config, other.config) and _alike(one, other, one.tried, other.tried)
+    finals, searches = (one.config, other.config), (one.search_config, other.search_config)
+    return _configs_stackable(one, other, *finals) and _configs_stackable(one, other, *searches)
 
 
-def _alike(one: Group, other: Group, config: Config, others: Config) -> bool:
+def _configs_stackable(one: Group, other: Group, config: Config, others: Config) -> bool:
     ours, theirs = config.flat, others.flat
     if ours.keys() != theirs.keys():
         return False
     searched = [(key, value) for group in (one, other) for key, axis in group.space.items() for value in axis.grid]
     apart = [(key, side[key]) for side in (ours, theirs) for key in ours if ours[key] != theirs[key]]
-    return all(isinstance(value, float) and under(key, EACH_OWN) for key, value in (*searched, *apart))
+    return all(isinstance(value, float) and under(key, MAY_DIFFER) for key, value in (*searched, *apart))
 
 
 def changed(config: Config, values: Point) -> Config:
@@ -212,13 +214,13 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
         ]
         for g in groups
     ]
-    followed = [following(group, seeds) for group in groups]
-    links = [followed] if any(followed) else []
+    varying = [varying_links(group, seeds) for group in groups]
+    links = [varying] if any(varying) else []
     text = json.dumps([parts, seeds, searched, list(code), *links], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def following(group: Group, seeds: list[int]) -> dict[str, Any]:
+def varying_links(group: Group, seeds: list[int]) -> dict[str, Any]:
     """Return the values with references (${...}) that differ between a group's trials, by full key: those that name a
     searched key, and those that move with one or with the seed.
     """

@@ -24,11 +24,11 @@ from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.hyperband import brackets_of, points_of, rungs
-from pflsweep.sweep.overrides import SortedOverrides, divided, sorted_overrides
+from pflsweep.sweep.overrides import SortedOverrides, divide, sort_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
 from pflsweep.sweep.reading import read_table
 from pflsweep.sweep.sampling import first_points
-from pflsweep.sweep.search_space import Point, Space, points
+from pflsweep.sweep.search_space import Point, Space, grid_points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import described, numerics, own_code
 from pflsweep.util.errors import UserError, nearest
@@ -50,7 +50,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
 
     Raises UserError on the first config that is wrong.
     """
-    cost.forget()
+    cost.clear_caches()
     scale, asked_scale = read_scale(command.scale), command.tune.scale
     scales = Scales(scale, scale if asked_scale is None else read_scale(str(asked_scale), "tune.scale"))
     for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
@@ -58,16 +58,16 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
             raise UserError(
                 f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
             )
-    words = sorted_overrides([word for word in overrides if not is_of_sweep(word)], parser)
-    _check_words(overrides, command)
+    words = sort_overrides([word for word in overrides if not is_of_sweep(word)], parser)
+    _check_search_words(overrides, command)
     _check_swept(words)
     if command.sweep is None:
-        groups = list(_of_command(words, compose, command, scales))
+        groups = list(_groups_of_command(words, compose, command, scales))
         table = None
     else:
-        table = chosen(read_table(command.sweep, command.scale, command.reading), command.only)
-        tried = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
-        groups = list(_of_table(table, tried, words, compose, parser, command, scales))
+        table = select(read_table(command.sweep, command.scale, command.reading), command.only)
+        search_table = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
+        groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
     own = groups[0].config.seed
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
@@ -79,7 +79,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading, own_codes)
     # More workers than slots would only wait
-    count = min(command.workers.count, max(1, len(list(plan.jobs))))
+    count = min(command.workers.count, max(1, len(list(plan.slots))))
     plan = plan._replace(workers=replace(command.workers, count=count))
     _check_all(plan)
     if command.tune.sampler != "none" and not any(group.space for group in groups):
@@ -90,7 +90,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     return plan
 
 
-def _check_words(overrides: Sequence[str], command: Command) -> None:
+def _check_search_words(overrides: Sequence[str], command: Command) -> None:
     """Raise UserError if overrides are of a search (tune.*) and nothing is searched."""
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune.sampler == "none":
@@ -108,24 +108,24 @@ def _check_swept(words: SortedOverrides) -> None:
             )
 
 
-def _of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:
+def _groups_of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:
     """Yield a group for each combination of swept values, seeds apart."""
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
     for options, config in composed:
         rest = [word for word in options if key_of(word) not in ("algorithm", *PLUGS)]
         method = method_name(config.choices)
-        for varied, label in _varied(config, words.axes, " ".join(options), known):
+        for varied, label in _vary(config, words.axes, " ".join(options), known):
             setting = " ".join([*rest, *label])
-            yield _group(setting, method, varied, varied, command, scales, [], _given(words), "tune")
+            yield _group(setting, method, varied, varied, command, scales, [], _given_keys(words), "tune")
 
 
-def _given(words: SortedOverrides) -> dict[str, None]:
+def _given_keys(words: SortedOverrides) -> dict[str, None]:
     """Return the keys that the command sets itself. They are neither searched nor scaled."""
-    return {**dict.fromkeys(words.axes), **_set(words.fixed), **_set(options[0] for options in words.options)}
+    return {**dict.fromkeys(words.axes), **_keys_of(words.fixed), **_keys_of(options[0] for options in words.options)}
 
 
-def _set(overrides: Iterable[str]) -> dict[str, None]:
+def _keys_of(overrides: Iterable[str]) -> dict[str, None]:
     """Return the keys that overrides set."""
     return dict.fromkeys(map(key_of, overrides))
 
@@ -135,26 +135,26 @@ def _keys(config: Config) -> list[str]:
     return [key for key in config.flat if not key.endswith("._target_")]
 
 
-def _of_table(
+def _groups_of_table(
     table: Table,
-    tried: Table,
+    search_table: Table,
     words: SortedOverrides,
     compose: Compose,
     parser: OverridesParser,
     command: Command,
     scales: Scales,
 ) -> Iterator[Group]:
-    """Yield a group for each cell of a table. tried: the same table at the scale of the search."""
-    _check_beside(table, words, parser)
+    """Yield a group for each cell of a table. search_table: the same table at the scale of the search."""
+    _check_keeps_table(table, words, parser)
     composed: dict[tuple[str, ...], Config] = {}
-    given = _given(words)
+    given = _given_keys(words)
 
-    def cell(setting: str, row: list[str], where: str) -> Config:
+    def compose_cell(setting: str, row: list[str], where: str) -> Config:
         overrides = [*table.settings[setting], *row, *words.fixed]
         try:
             with hydra_errors(overrides):
-                options, numbers = divided(overrides, parser)
-            config = _composed(options, compose, composed)
+                options, numbers = divide(overrides, parser)
+            config = _compose_once(options, compose, composed)
             return changed(config, numbers) if numbers.keys() <= config.flat.keys() else compose(overrides)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
@@ -162,24 +162,24 @@ def _of_table(
     for setting, method in table.cells:
         where = f"{table.file}: {method} in {setting}"
         row = table.words(setting, method)
-        tried_row = tried.words(setting, method) if method in tried.methods else row
-        config = cell(setting, row, where)
-        as_tried = config if tried_row == row else cell(setting, tried_row, where)
-        changes = [tried.space.get("all", {}), _set(tried_row), tried.space.get(method, {})]
-        both = zip(*(_varied(each, words.axes, where, _keys(each)) for each in (config, as_tried)), strict=True)
-        for (varied, label), (point, _) in both:
+        search_row = search_table.words(setting, method) if method in search_table.methods else row
+        config = compose_cell(setting, row, where)
+        search_config = config if search_row == row else compose_cell(setting, search_row, where)
+        changes = [search_table.space.get("all", {}), _keys_of(search_row), search_table.space.get(method, {})]
+        both = zip(*(_vary(each, words.axes, where, _keys(each)) for each in (config, search_config)), strict=True)
+        for (varied, label), (search_varied, _) in both:
             name = " ".join([setting, *label])
-            yield _group(name, method, varied, point, command, scales, changes, given, table.file)
+            yield _group(name, method, varied, search_varied, command, scales, changes, given, table.file)
 
 
-def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
+def _compose_once(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
     """Compose overrides, or return the config of the same overrides from `before`."""
     if tuple(options) not in before:
         before[tuple(options)] = compose(options)
     return before[tuple(options)]
 
 
-def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
+def _check_keeps_table(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
     """Raise UserError if overrides would change what a table's rows and columns are."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
@@ -190,7 +190,7 @@ def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser)
         )
 
 
-def _varied(
+def _vary(
     config: Config, axes: dict[str, list[Any]], where: str, known: list[str]
 ) -> Iterator[tuple[Config, list[str]]]:
     """Yield the config with each combination of the axes' numbers, and its overrides as labels.
@@ -200,13 +200,13 @@ def _varied(
     for key in axes:
         if key not in config.flat:
             raise UserError(f"{unknown_key(key, known)}{f' (in the trial {where})' if where else ''}")
-    evaluated = _evaluated(config, axes["train.rounds"]) if "train.rounds" in axes else {}
+    evaluated = _evaluation_keys(config, axes["train.rounds"]) if "train.rounds" in axes else {}
     for values in itertools.product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        yield changed(config, {**evaluated, **point}), [f"{key}={value}" for key, value in point.items()]
+        swept = dict(zip(axes, values, strict=True))
+        yield changed(config, {**evaluated, **swept}), [f"{key}={value}" for key, value in swept.items()]
 
 
-def _evaluated(config: Config, rounds: list[Any]) -> dict[str, Any]:
+def _evaluation_keys(config: Config, rounds: list[Any]) -> dict[str, Any]:
     """Return the keys with which trials of several numbers of rounds, which share a record, are evaluated at each.
 
     They are empty if a value is not a number of rounds, which is refused later.
@@ -220,7 +220,7 @@ def _group(
     setting: str,
     method: str,
     config: Config,
-    tried: Config,
+    search_config: Config,
     command: Command,
     scales: Scales,
     changes: list[Any],
@@ -229,23 +229,23 @@ def _group(
 ) -> Group:
     """Build a group with its search.
 
-    config: of final trials; tried: of the search's trials; both not scaled yet. changes: of the search space.
+    config: of final trials; search_config: of the search's trials; both not scaled yet. changes: of the search space.
     given: keys that the command sets. where: the file of `changes`, for messages.
     """
     # Checked first, since the functions below rely on valid values
-    for each in (config, tried):
-        _checked(each, f"{method} {setting}".strip())
-    config, tried = _scaled(config, scales.final, given), _scaled(tried, scales.search, given)
-    space = _space(tried, [*changes, given], where) if command.tune.sampler != "none" else {}
+    for each in (config, search_config):
+        _check_config(each, f"{method} {setting}".strip())
+    config, search_config = _apply_scale(config, scales.final, given), _apply_scale(search_config, scales.search, given)
+    space = _space(search_config, [*changes, given], where) if command.tune.sampler != "none" else {}
     if not space:
         return Group(setting, method, config, {}, [], 0)
     if (rounds := space.get("train.rounds")) is not None:
         drawn = rounds.range is not None and command.tune.sampler != "grid"
-        tried = changed(tried, _evaluated(tried, [1] if drawn else rounds.grid))
-    search = None if tried.values == config.values else tried
+        search_config = changed(search_config, _evaluation_keys(search_config, [1] if drawn else rounds.grid))
+    search = None if search_config.values == config.values else search_config
     limit = min((n for n in (command.tune.points, scales.search.points) if n is not None), default=None)
     if command.tune.sampler == "grid":
-        grid = points(space, limit)
+        grid = grid_points(space, limit)
         return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
     if command.tune.sampler == "hyperband":
@@ -259,10 +259,10 @@ def _by_hyperband(group: Group, command: Command) -> Group:
 
     Raises UserError if there are too few points or rounds, and if trials of fewer rounds cannot be continued.
     """
-    train, what = group.tried.train, group.name
+    train, what = group.search_config.train, group.name
     if "train.rounds" in group.space:
         raise UserError(f"tune=hyperband decides how many rounds points train: leave train.rounds out ({what}).")
-    if group.tried.data.new:
+    if group.search_config.data.new:
         raise UserError(
             f"tune=hyperband and data.new: new clients are measured after the last round alone, so trials that go on "
             f"lose what was measured ({what}). Search with data.new=0."
@@ -273,25 +273,25 @@ def _by_hyperband(group: Group, command: Command) -> Group:
             f"{group.tries} points and {train.rounds} rounds are too few ({what}). Use tune=random."
         )
     steps = rungs(group.tries, train.rounds)
-    count = steps[-1].slots.stop
-    known = sum(len(rung.slots) for rung in steps if not rung.below)
+    count = steps[-1].numbers.stop
+    known = sum(len(rung.numbers) for rung in steps if not rung.below)
     # Rungs end in evaluated rounds, so that a record which was continued still has the accuracy at its earlier rungs
     kept = {"train.eval_every": math.gcd(train.eval_every, steps[0].rounds), "checkpoint.keep": True}
-    tried = changed(group.tried, kept)
+    search_config = changed(group.search_config, kept)
     first = first_points(command.tune, group.space, known, what)
-    search = None if tried.values == group.config.values else tried
+    search = None if search_config.values == group.config.values else search_config
     return group._replace(points=first, tries=count, search=search)
 
 
-def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
+def _apply_scale(config: Config, scale: Scale, given: dict[str, None]) -> Config:
     """Return a config at a scale. Keys that the command gives keep their values."""
     known = config.flat.keys() - given.keys()
     config = changed(config, {key: value for key, value in scale.set.items() if key in known})
     if "train.rounds" in known:
         if scale.rounds is not None:
-            config = cost.shortened(config, scale.rounds)
+            config = cost.limit_rounds(config, scale.rounds)
         if scale.images is not None:
-            config = cost.cut(config, scale.images)
+            config = cost.limit_images(config, scale.images)
     return config
 
 
@@ -306,7 +306,7 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
     return space
 
 
-def chosen(table: Table, only: list[str]) -> Table:
+def select(table: Table, only: list[str]) -> Table:
     """Return a table with the rows and columns that match `only`. Raises UserError if a pattern matches none."""
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
@@ -342,13 +342,13 @@ def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
     follow = "partition.path" in config.links
     each = [config, *(changed(config, {"seed": seed}) for seed in seeds if follow and seed != config.seed)]
     files = {one.node("partition").options.get("path"): one for one in each}
-    cuts = [cost.cut_of(one).checksum for one in files.values()]
+    checksums = [cost.partition_size(one).checksum for one in files.values()]
     versions = [node.load().version for node in described(config)]
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
         *own,
-        *filter(None, cuts),
+        *filter(None, checksums),
     ]
 
 
@@ -357,12 +357,12 @@ def _check_all(plan: Plan) -> None:
     for group in plan.groups:
         if plan.tune.sampler != "none":
             _check_scored(plan, group)
-        for point in _extremes(group):
+        for point in _points_to_check(group):
             for config in [group.config, *([] if group.search is None else [group.search])]:
-                _checked(changed(config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
+                _check_config(changed(config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
 
 
-def _checked(config: Config, name: str) -> None:
+def _check_config(config: Config, name: str) -> None:
     """Check a config. Raises UserError, which names the trial."""
     try:
         check(config)
@@ -382,7 +382,7 @@ def _check_scored(plan: Plan, group: Group) -> None:
         raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
 
 
-def _extremes(group: Group) -> list[Point]:
+def _points_to_check(group: Group) -> list[Point]:
     """Return the points to check: the known ones, and where a sampler will propose others the ends of each axis."""
     if len(group.points) == group.tries:
         return group.points or [{}]

@@ -3,8 +3,8 @@
 Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which the
 database grants once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
-several trials of Optuna: `slots.state_of` says which one counts. While the database is unavailable, calls wait for it,
-see `Retrying`.
+several trials of Optuna: `state_of` says which one counts. While the database is unavailable, calls wait for it, see
+`Retrying`.
 """
 
 import time
@@ -20,23 +20,23 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from pflsweep.sweep.hyperband import promoted
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.sampling import propose, pruner
-from pflsweep.sweep.search_space import Point, distributions, drawn_as
-from pflsweep.sweep.slots import (
+from pflsweep.sweep.search_space import Point, distributions, params_of
+from pflsweep.sweep.slot_state import (
     POINT,
     SETTLED,
-    as_kept,
     is_tried_again,
+    point_as_text,
     rounds_in_record,
     state_of,
 )
 from pflsweep.sweep.state import SweepState
-from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
+from pflsweep.sweep.storage import SILENCE, Retrying, open_storage, place_of, storage_url
 from pflsweep.util.retry import PAUSE
 
-LONGEST = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
-FINAL_JOB = Job(0, True, 0)  # stands for all final trials, since they share one study
+LONGEST_NAME = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
+FINAL_SLOT = Slot(0, True, 0)  # stands for all final trials, since they share one study
 # Attribute of the final trials' study: a new value makes other commands read settled searches again
 RETRIED = "retried"
 
@@ -44,8 +44,8 @@ RETRIED = "retried"
 class Lease(NamedTuple):
     """A slot that this worker has claimed, with the point to train."""
 
-    job: Job
-    trial: int  # Optuna's id of its trial
+    slot: Slot
+    trial_id: int  # of its trial in Optuna
     point: Point
 
 
@@ -61,17 +61,19 @@ class Queue:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
-        self.storage = opened(url, plan.workers.heartbeat)
+        self.storage = open_storage(url, plan.workers.heartbeat)
         self._ask = Retrying(place_of(url), retry)
-        self.state = SweepState(plan)
+        self.sweep = SweepState(plan)
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
-        self._settled: set[str] = set()  # names of studies that are not read again until a command retries points
+        self._settled_studies: set[str] = (
+            set()
+        )  # names of studies that are not read again until a command retries points
         self._retried: str | None = None  # the last value of RETRIED that was read
-        self._order: list[Job] = []  # slots that were free at the last refresh
+        self._free: list[Slot] = []  # slots that were free at the last refresh
         self._notes: dict[int, dict[str, Any]] = {}  # by trial
         self._renewed: dict[int, float] = {}  # by trial: monotonic seconds of the last heartbeat
-        self._taken: set[int] = set()  # trials whose lease was lost
+        self._lost: set[int] = set()  # trials whose lease was lost
 
     def prepare(self, retry: bool = False) -> None:
         """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a
@@ -79,52 +81,52 @@ class Queue:
 
         retry: also enqueue whatever failed or diverged.
         """
-        self._settled.clear()
+        self._settled_studies.clear()
         self.refresh()
         self._describe()
         runs = self.plan.runs if self.plan.workers.storage is None else None
         # Slots of a command that was killed still seem to run; without this they would come last
-        if any(slot.status == "running" for slot in self.state.slots.values()):
+        if any(state.status == "running" for state in self.sweep.states.values()):
             self.revive()
 
-        def again(job: Job) -> bool:
-            slot = self.state.slots[job]
-            deleted = job.final and slot.status == "done" and slot.deleted(runs)
-            unsettled = slot.status == "lost" or is_tried_again(job, slot)
-            return deleted or unsettled or (retry and slot.status in ("failed", "diverged"))
+        def is_due(slot: Slot) -> bool:
+            state = self.sweep.states[slot]
+            deleted = slot.final and state.status == "done" and state.record_deleted(runs)
+            unsettled = state.status == "lost" or is_tried_again(slot, state)
+            return deleted or unsettled or (retry and state.status in ("failed", "diverged"))
 
-        anew = [job for job in self.plan.jobs if again(job)]
+        anew = [slot for slot in self.plan.slots if is_due(slot)]
         self._enqueue(anew)
         # Announced last, so that a command that reads it finds the new trials
-        if any(not job.final for job in anew):
-            self._ask(self._study(self._name(FINAL_JOB)).set_user_attr, RETRIED, uuid4().hex)
+        if any(not slot.final for slot in anew):
+            self._ask(self._study(self._study_name(FINAL_SLOT)).set_user_attr, RETRIED, uuid4().hex)
         self.refresh()
 
     def _describe(self) -> None:
         """Store in each study its sweep and what its values mean, for readers of optuna-dashboard."""
-        said = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
-        for name, jobs in self._by_study().items():
+        attrs = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
+        for name, slots in self._slots_by_study().items():
             study = self._study(name)
             if self._ask(lambda study=study: study.metric_names) is None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # metric names are experimental
-                    self._ask(study.set_metric_names, [self.plan.scored(jobs[0])])
-                for key, value in said.items():
+                    self._ask(study.set_metric_names, [self.plan.metric_name(slots[0])])
+                for key, value in attrs.items():
                     self._ask(study.set_user_attr, key, value)
 
     def refresh(self) -> None:
         """Read the state of every slot from the database."""
-        final = self._study(self._name(FINAL_JOB))
+        final = self._study(self._study_name(FINAL_SLOT))
         retried = self._ask(lambda: final.user_attrs).get(RETRIED)
         if retried != self._retried:
-            self._settled.clear()
+            self._settled_studies.clear()
             self._retried = retried
-        for name, jobs in self._by_study().items():
-            if name not in self._settled:
-                self._read(name, jobs)
-        waiting = [job for job in self.plan.jobs if self.state.slots[job].status == "waiting"]
+        for name, slots in self._slots_by_study().items():
+            if name not in self._settled_studies:
+                self._read(name, slots)
+        waiting = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "waiting"]
         # Retried slots come first
-        self._order = sorted(waiting, key=lambda job: not self.state.slots[job].result.get("retried"))
+        self._free = sorted(waiting, key=lambda slot: not self.sweep.states[slot].result.get("retried"))
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
@@ -132,11 +134,11 @@ class Queue:
             # An unavailable database is left to `refresh`, which waits; Optuna warns that the call is experimental
             with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for name in self._by_study():
-                    if name not in self._settled:
+                for name in self._slots_by_study():
+                    if name not in self._settled_studies:
                         optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
-        lost = [job for job in self.plan.jobs if self.state.slots[job].status == "lost"]
+        lost = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "lost"]
         if lost:
             self._enqueue(lost)
             self.refresh()
@@ -146,14 +148,14 @@ class Queue:
         heartbeat = self.plan.workers.heartbeat
         return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
-    def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
+    def claim(self, skip: Iterable[Slot] = ()) -> Lease | None:
         """Claim the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
         skip = set(skip)
-        for job in list(self._order):
-            if job in skip or not (self._ready_now(job.group) if job.final else self.state.proposable(job)):
+        for slot in list(self._free):
+            if slot in skip or not (self._ready_now(slot.group) if slot.final else self.sweep.proposable(slot)):
                 continue
-            self._order.remove(job)
-            trial_id = self._id(job)
+            self._free.remove(slot)
+            trial_id = self._trial_id_of(slot)
             self._renewed[trial_id] = time.monotonic()
             # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
             self._ask(self.storage.record_heartbeat, trial_id)
@@ -162,15 +164,15 @@ class Queue:
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
-                return self._leased(job, trial_id)
+                return self._new_lease(slot, trial_id)
         return None
 
     def _ready_now(self, group: int) -> bool:
         """Ask the database whether final trials can begin: another command may have retried points of the search."""
-        searched = self.plan.searched(group)
-        if searched and self.state.search_over(group):
-            self._read(self._name(searched[0]), searched)
-        return self.state.electable(group)
+        searched = self.plan.search_slots(group)
+        if searched and self.sweep.search_over(group):
+            self._read(self._study_name(searched[0]), searched)
+        return self.sweep.can_elect_winner(group)
 
     def begin(self, lease: Lease, folder: Path, before: int) -> None:
         """Store the folder of the record of a trial that begins now, so that a death can be compared with its progress.
@@ -181,36 +183,36 @@ class Queue:
 
     def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""
-        self._ask(self.storage.set_trial_user_attr, lease.trial, key, value)
+        self._ask(self.storage.set_trial_user_attr, lease.trial_id, key, value)
 
     def report(self, lease: Lease, step: int, value: float) -> bool:
         """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
-        self._ask(self.storage.set_trial_intermediate_value, lease.trial, step, value)
-        trial = self._ask(self.storage.get_trial, lease.trial)
-        return self._ask(pruner(self.plan.tune).prune, self._study(self._name(lease.job)), trial)
+        self._ask(self.storage.set_trial_intermediate_value, lease.trial_id, step, value)
+        trial = self._ask(self.storage.get_trial, lease.trial_id)
+        return self._ask(pruner(self.plan.tune).prune, self._study(self._study_name(lease.slot)), trial)
 
     def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
-        self._notes[lease.trial] = attrs
+        self._notes[lease.trial_id] = attrs
 
     def beat(self, lease: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is unavailable; the next heartbeat may reach it."""
-        trial_id, now = lease.trial, time.monotonic()
+        trial_id, now = lease.trial_id, time.monotonic()
         try:
             self.storage.record_heartbeat(trial_id)
             for key, value in self._notes.get(trial_id, {}).items():
                 self.storage.set_trial_user_attr(trial_id, key, value)
-            state = self.storage.get_trial(trial_id).state
+            trial_state = self.storage.get_trial(trial_id).state
         except optuna.exceptions.UpdateFinishedTrialError:
-            state = TrialState.FAIL
+            trial_state = TrialState.FAIL
         except Exception as error:
             # Other workers could not send heartbeats either, see `_could_be_heard`
             self._ask.noticed(error)
             raise
-        if state == TrialState.RUNNING:
+        if trial_state == TrialState.RUNNING:
             self._renewed[trial_id] = now
         else:
-            self._taken.add(trial_id)
+            self._lost.add(trial_id)
 
     def holds(self, lease: Lease) -> bool:
         """Return whether this worker still has the lease of a trial.
@@ -218,13 +220,13 @@ class Queue:
         The database is asked only where the last renewal is so old that another worker may have taken the trial over,
         for example after the process was suspended.
         """
-        trial_id = lease.trial
+        trial_id = lease.trial_id
         expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers.heartbeat
-        if expired and trial_id not in self._taken:
+        if expired and trial_id not in self._lost:
             # While the database is unavailable nobody else can claim the trial
             with suppress(Exception):
                 self.beat(lease)
-        return trial_id not in self._taken
+        return trial_id not in self._lost
 
     def record_death(self, worker: str, status: str) -> int:
         """Enqueue again the slots that a worker held when it died, and count the death against each.
@@ -232,11 +234,11 @@ class Queue:
         status: the end of its process as the operating system reports it. Returns the number of slots.
         """
         found = 0
-        for name in self._by_study():
+        for name in self._slots_by_study():
             for trial in self._trials(name):
                 if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
                     death = {"status": status, "rounds": rounds_in_record(trial)}
-                    trial_id = self._id_of(name, trial.number)
+                    trial_id = self._find_trial_id(name, trial.number)
                     self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
                     self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
                     found += 1
@@ -259,7 +261,7 @@ class Queue:
     def prune(self, lease: Lease, result: dict[str, Any]) -> None:
         """Settle a slot as pruned. Its value is the one of the last report."""
         self.set_attr(lease, "result", result)
-        steps = self._ask(self.storage.get_trial, lease.trial).intermediate_values
+        steps = self._ask(self.storage.get_trial, lease.trial_id).intermediate_values
         self._end(lease, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
     def release(self, lease: Lease) -> None:
@@ -268,54 +270,55 @@ class Queue:
         Raises at once where the database is unavailable, since the caller is about to end. The slot's lease then
         expires, and another worker takes it over.
         """
-        self.storage.set_trial_state_values(lease.trial, state=TrialState.WAITING)
+        self.storage.set_trial_state_values(lease.trial_id, state=TrialState.WAITING)
 
-    def _end(self, lease: Lease, state: TrialState, value: float | None = None) -> None:
+    def _end(self, lease: Lease, trial_state: TrialState, value: float | None = None) -> None:
         """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
-        self._ask(self.storage.set_trial_state_values, lease.trial, state=state, values=values)
-        self.state.slots[lease.job] = state_of([self._ask(self.storage.get_trial, lease.trial)])
+        self._ask(self.storage.set_trial_state_values, lease.trial_id, state=trial_state, values=values)
+        self.sweep.states[lease.slot] = state_of([self._ask(self.storage.get_trial, lease.trial_id)])
 
-    def _leased(self, job: Job, trial_id: int) -> Lease:
+    def _new_lease(self, slot: Slot, trial_id: int) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
-        group = self.plan.groups[job.group]
+        group = self.plan.groups[slot.group]
         self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
-        if job.final:
-            point = self.state.winner(job.group) or {}
+        if slot.final:
+            point = self.sweep.winner(slot.group) or {}
             # Each key by itself too, for optuna-dashboard
-            for key, value in {POINT: as_kept(point), **point}.items():
+            for key, value in {POINT: point_as_text(point), **point}.items():
                 self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
-            return Lease(job, trial_id, point)
+            return Lease(slot, trial_id, point)
         trial = self._ask(self.storage.get_trial, trial_id)
-        params, kinds = self._params(job, trial), distributions(group.space)
+        params, kinds = self._params(slot, trial), distributions(group.space)
         for key in (key for key in params if key not in trial.params):
             drawn = kinds[key].to_internal_repr(params[key])
             self._ask(self.storage.set_trial_param, trial_id, key, drawn, kinds[key])
-        return Lease(job, trial_id, group.point_of(params))
+        return Lease(slot, trial_id, group.point_of(params))
 
-    def _params(self, job: Job, trial: FrozenTrial) -> dict[str, Any]:
+    def _params(self, slot: Slot, trial: FrozenTrial) -> dict[str, Any]:
         """Return the point of a search's slot as Optuna's params: those of its trial, else a new proposal."""
-        group = self.plan.groups[job.group]
+        group = self.plan.groups[slot.group]
         if trial.params.keys() == group.space.keys():
             return trial.params
         nothing = optuna.trial.create_trial(state=TrialState.WAITING)
-        before = [self.state.slots[each].trial or nothing for each in self.plan.searched(job.group)[: job.number]]
-        if (rung := self.plan.rung(job)) is not None:
-            return before[promoted(rung, before, job.number)].params
-        return propose(self.plan.tune, group.space, group.name, before, job.number)
+        earlier = self.plan.search_slots(slot.group)[: slot.number]
+        trials = [self.sweep.states[each].trial or nothing for each in earlier]
+        if (rung := self.plan.rung(slot)) is not None:
+            return trials[promoted(rung, trials, slot.number)].params
+        return propose(self.plan.tune, group.space, group.name, trials, slot.number)
 
-    def _name(self, job: Job) -> str:
+    def _study_name(self, slot: Slot) -> str:
         """Return the name of a slot's study. All final trials of a sweep share one."""
-        if job.final:
+        if slot.final:
             return f"final trials {self.plan.id}"
-        what = self.plan.groups[job.group].name
-        return f"{what if len(what) <= LONGEST else f'group {job.group}'} search {self.plan.id}"
+        what = self.plan.groups[slot.group].name
+        return f"{what if len(what) <= LONGEST_NAME else f'group {slot.group}'} search {self.plan.id}"
 
-    def _by_study(self) -> dict[str, list[Job]]:
+    def _slots_by_study(self) -> dict[str, list[Slot]]:
         """Return the slots by the name of their study."""
-        found: dict[str, list[Job]] = {}
-        for job in self.plan.jobs:
-            found.setdefault(self._name(job), []).append(job)
+        found: dict[str, list[Slot]] = {}
+        for slot in self.plan.slots:
+            found.setdefault(self._study_name(slot), []).append(slot)
         return found
 
     def _study(self, name: str) -> optuna.Study:
@@ -336,19 +339,19 @@ class Queue:
 
     def study_of(self, group: int) -> optuna.Study:
         """Return the study of a group's search, for plots."""
-        return self._study(self._name(Job(group, False, 0)))
+        return self._study(self._study_name(Slot(group, False, 0)))
 
-    def _read(self, name: str, jobs: list[Job]) -> None:
+    def _read(self, name: str, slots: list[Slot]) -> None:
         """Read the state of a study's slots, and drop duplicate trials."""
         by_slot: dict[str, list[FrozenTrial]] = {}
         for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
-        for job in jobs:
-            slot = self.state.slots[job] = self.state.judged(job, state_of(by_slot.get(_label(job), [])))
-            for extra in slot.extra:
-                self._drop(self._id_of(name, extra))
-        settled = all(self.state.slots[job].status in SETTLED for job in jobs)
-        (self._settled.add if settled else self._settled.discard)(name)
+        for slot in slots:
+            state = self.sweep.states[slot] = self.sweep.adapt_to_search(slot, state_of(by_slot.get(_label(slot), [])))
+            for number in state.duplicates:
+                self._drop(self._find_trial_id(name, number))
+        settled = all(self.sweep.states[slot].status in SETTLED for slot in slots)
+        (self._settled_studies.add if settled else self._settled_studies.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
         """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
@@ -358,37 +361,37 @@ class Queue:
         except optuna.exceptions.UpdateFinishedTrialError:
             pass
 
-    def _enqueue(self, jobs: Iterable[Job]) -> None:
+    def _enqueue(self, slots: Iterable[Slot]) -> None:
         """Add a WAITING trial for each slot, with what is known of the slot's former trial."""
-        for job in jobs:
-            old = self.state.slots[job]
-            attrs: dict[str, Any] = {"slot": _label(job)}
+        for slot in slots:
+            old = self.sweep.states[slot]
+            attrs: dict[str, Any] = {"slot": _label(slot)}
             if old.status in ("failed", "diverged"):
                 attrs["retried"] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
                 attrs["anew"] = old.trial.number
             else:
                 attrs["before"] = old.result.get("reached", old.result.get("before", 0))
-            params, kinds = self._known_params(job, old.trial)
+            params, kinds = self._known_params(slot, old.trial)
             trial = optuna.trial.create_trial(
                 state=TrialState.WAITING, user_attrs=attrs, params=params, distributions=kinds
             )
-            name = self._name(job)
-            self._settled.discard(name)
+            name = self._study_name(slot)
+            self._settled_studies.discard(name)
             self._ask(self._study(name).add_trial, trial)
 
-    def _known_params(self, job: Job, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    def _known_params(self, slot: Slot, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         """Return the params and distributions that a slot's new trial has from the beginning.
 
         These are the point of a search's slot where it is known, and method, setting and seed of a final trial. old:
         the slot's former trial, which may have a proposed point.
         """
-        group = self.plan.groups[job.group]
-        if not job.final:
-            point = self.plan.foreseen(job)
-            params = drawn_as(group.space, point) if point is not None else {} if old is None else old.params
+        group = self.plan.groups[slot.group]
+        if not slot.final:
+            point = self.plan.known_point(slot)
+            params = params_of(group.space, point) if point is not None else {} if old is None else old.params
             return params, {key: group.space[key].distribution for key in params}
-        known = {"method": group.method, "setting": group.setting, "seed": self.plan.seeds[job.number]}
+        known = {"method": group.method, "setting": group.setting, "seed": self.plan.seeds[slot.number]}
         every: dict[str, list[Any]] = {
             "method": [each.method for each in self.plan.groups],
             "setting": [each.setting for each in self.plan.groups],
@@ -401,18 +404,18 @@ class Queue:
         }
         return {key: known[key] for key in kinds}, kinds
 
-    def _id(self, job: Job) -> int:
-        trial = self.state.slots[job].trial
+    def _trial_id_of(self, slot: Slot) -> int:
+        trial = self.sweep.states[slot].trial
         assert trial is not None
-        return self._id_of(self._name(job), trial.number)
+        return self._find_trial_id(self._study_name(slot), trial.number)
 
-    def _id_of(self, name: str, number: int) -> int:
+    def _find_trial_id(self, name: str, number: int) -> int:
         if (name, number) not in self._ids:
             study = self._ask(self.storage.get_study_id_from_name, name)
             self._ids[name, number] = self._ask(self.storage.get_trial_id_from_study_id_trial_number, study, number)
         return self._ids[name, number]
 
 
-def _label(job: Job) -> str:
+def _label(slot: Slot) -> str:
     """Return the text by which a trial names its slot."""
-    return f"{job.group}/{job.number}"
+    return f"{slot.group}/{slot.number}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pflsweep.config.reading import PAPER, Change, matches, table_reading
 from pflsweep.sweep import spec
-from pflsweep.sweep.spec import Table, laid_over
+from pflsweep.sweep.spec import Table, lay_over
 from pflsweep.util.errors import UserError
 
 
@@ -16,7 +16,7 @@ def read_table(name: str, scale: str, reading: str) -> Table:
         return table
     of = table_reading(name, reading)
     for change in of.changes:
-        table = _changed(table, change)
+        table = _apply_change(table, change)
     known = {row: words for row, words in table.methods.items() if of.has_code(row)}
     if not known:
         raise UserError(f"reading={reading}: there is no public code of any row of {table.file}.")
@@ -24,26 +24,28 @@ def read_table(name: str, scale: str, reading: str) -> Table:
     return table._replace(methods=known, only=only, without_code=tuple(table.methods.keys() - known.keys()))
 
 
-def _changed(table: Table, change: Change) -> Table:
+def _apply_change(table: Table, change: Change) -> Table:
     """Return a table with one change of a reading."""
     where = f"the reading's change '{change.name}'"
-    every = spec.of_trial(change.set, f"{where}: set")
+    every = spec.trial_overrides(change.set, f"{where}: set")
     settings = {
-        column: laid_over(words, [*every, *_of(column, change.settings, where)])
+        column: lay_over(words, [*every, *_matching_overrides(column, change.settings, where)])
         for column, words in table.settings.items()
     }
-    methods = {row: laid_over(words, _of(row, change.methods, where)) for row, words in table.methods.items()}
-    own = dict(table.own)
+    methods = {
+        row: lay_over(words, _matching_overrides(row, change.methods, where)) for row, words in table.methods.items()
+    }
+    cells = dict(table.cell_overrides)
     for row, columns in change.cells.items():
         for column, method in itertools.product(table.settings, table.methods):
-            if matches(method, [row]) and (words := list(_of(column, columns, f"{where}: {row}"))):
-                own[column, method] = laid_over(own.get((column, method), []), words)
-    search = table.search if change.search is None else spec.overrides(change.search, f"{where}: search")
-    return table._replace(settings=settings, methods=methods, search=search, own=own)
+            if matches(method, [row]) and (words := list(_matching_overrides(column, columns, f"{where}: {row}"))):
+                cells[column, method] = lay_over(cells.get((column, method), []), words)
+    search = table.search if change.search is None else spec.split_overrides(change.search, f"{where}: search")
+    return table._replace(settings=settings, methods=methods, search=search, cell_overrides=cells)
 
 
-def _of(name: str, by_pattern: dict[str, str], where: str) -> Iterator[str]:
+def _matching_overrides(name: str, by_pattern: dict[str, str], where: str) -> Iterator[str]:
     """Yield the overrides of the patterns that a row or column matches."""
     for like, text in by_pattern.items():
         if matches(name, [like]):
-            yield from spec.of_trial(text, f"{where}: {like}")
+            yield from spec.trial_overrides(text, f"{where}: {like}")

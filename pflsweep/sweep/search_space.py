@@ -43,7 +43,7 @@ Space = dict[str, Axis]  # by full config key
 Point = dict[str, Any]  # by full config key, the values of a config
 
 
-def axis(key: Any, content: Any, file: str) -> Axis:
+def parse_axis(key: Any, content: Any, file: str) -> Axis:
     """Parse an axis of a sweep file. Raises UserError if it is not valid."""
     where = f"{file}: {key}"
     if not isinstance(key, str):
@@ -86,7 +86,7 @@ def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
         raise UserError(f"{where}.log is true, so its range has to be above 0, not from {span[0]:g}.")
 
 
-def points(space: Space, limit: int | None = None) -> list[Point]:
+def grid_points(space: Space, limit: int | None = None) -> list[Point]:
     """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many, evenly spread."""
     found = [dict(zip(space, values, strict=True)) for values in itertools.product(*(a.grid for a in space.values()))]
     if limit is None or limit >= len(found):
@@ -94,7 +94,7 @@ def points(space: Space, limit: int | None = None) -> list[Point]:
     return [found[round(k * (len(found) - 1) / max(limit - 1, 1))] for k in range(limit)]
 
 
-def drawn_as(space: Space, point: Point) -> dict[str, Any]:
+def params_of(space: Space, point: Point) -> dict[str, Any]:
     """Convert a point to Optuna's params."""
     return {key: _label(point[key]) if axis.range is None else point[key] for key, axis in space.items()}
 

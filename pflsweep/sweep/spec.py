@@ -13,7 +13,7 @@ from pflsweep.config.fields import SEEDS
 from pflsweep.config.hydra_loader import GROUPS, read_option
 from pflsweep.config.keys import key_of
 from pflsweep.config.overrides import check_hydra, quoted
-from pflsweep.sweep.search_space import Space, axis
+from pflsweep.sweep.search_space import Space, parse_axis
 from pflsweep.util.errors import UserError, nearest, require_known
 from pflsweep.util.resources import own_and_shipped, shipped, sweep_names, yaml_names
 
@@ -33,7 +33,7 @@ class Table(NamedTuple):
     space: changes of the methods' search spaces, by row or `all`.
     file: its name for messages.
     only: the columns of each row that is restricted to some.
-    own: by column and row, overrides of that cell alone, laid over its row's.
+    cell_overrides: by column and row, overrides of that cell alone, laid over its row's.
     without_code: rows that a reading leaves out, since their code is not public.
     """
 
@@ -45,7 +45,7 @@ class Table(NamedTuple):
     space: dict[str, dict[str, Any] | None]
     file: str
     only: dict[str, list[str]]
-    own: dict[tuple[str, str], list[str]]
+    cell_overrides: dict[tuple[str, str], list[str]]
     without_code: tuple[str, ...] = ()
 
     @property
@@ -56,20 +56,20 @@ class Table(NamedTuple):
 
     def words(self, column: str, row: str) -> list[str]:
         """Return the overrides of a cell without its column's: its row's, with the cell's own laid over them."""
-        return laid_over(self.methods[row], self.own.get((column, row), []))
+        return lay_over(self.methods[row], self.cell_overrides.get((column, row), []))
 
 
-def laid_over(words: list[str], more: Iterable[str]) -> list[str]:
+def lay_over(words: list[str], more: Iterable[str]) -> list[str]:
     """Lay overrides over others of the same key. Another algorithm also replaces the options of the former one."""
     found = list(words)
     for word in more:
         key = key_of(word)
-        found = [old for old in found if not _replaced(key_of(old), key)]
+        found = [old for old in found if not _replaces(key_of(old), key)]
         found.append(word)
     return found
 
 
-def _replaced(old: str, new: str) -> bool:
+def _replaces(old: str, new: str) -> bool:
     return old == new or (new == "algorithm" and old.startswith("algorithm."))
 
 
@@ -91,12 +91,12 @@ def read_table(name: str, scale: str = "paper") -> Table:
     """
     content, file = _read(table_file(name))
     require_known(content, KEYS, file)
-    content = _merged(content, _at_scale(scale, content.pop("scales", {}), file))
+    content = _merge(content, _at_scale(scale, content.pop("scales", {}), file))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
     rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
     settings = {
-        str(column): of_trial(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
+        str(column): trial_overrides(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
     }
     only = {
         str(row): _columns(patterns, list(settings), f"{file}: methods.{row}.only")
@@ -104,7 +104,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
         if patterns is not None
     }
     methods = {str(row): words for row, (words, _) in rows.items()}
-    search = overrides(content.get("search") or "", f"{file}: search")
+    search = split_overrides(content.get("search") or "", f"{file}: search")
     for word in search:
         if word.partition("=")[0].partition(".")[0] != "tune":
             raise UserError(f"{file}: search: '{word}' is not of the group tune, such as tune=grid tune.split=test.")
@@ -125,7 +125,7 @@ def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{name} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
         require_known(changes, AT_A_SCALE, f"{file}: scales.{name}")
-    return _merged(scales.get("small", {}) if _is_own(scale) else {}, scales.get(scale, {}))
+    return _merge(scales.get("small", {}) if _is_own(scale) else {}, scales.get(scale, {}))
 
 
 def _is_own(scale: str) -> bool:
@@ -151,9 +151,9 @@ def _check_names(part: Any, key: str, file: str) -> None:
 def _row(content: Any, where: str) -> tuple[list[str], Any]:
     """Return the overrides of a row, and the patterns of its columns; None for all columns."""
     if not isinstance(content, dict):
-        return of_trial(content, where), None
+        return trial_overrides(content, where), None
     require_known(content, ROW_KEYS, where)
-    return of_trial(content.get("run"), f"{where}.run"), content.get("only")
+    return trial_overrides(content.get("run"), f"{where}.run"), content.get("only")
 
 
 def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
@@ -227,7 +227,7 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     messages. A method without a file has the axes of the changes. Raises UserError if an axis is not valid, a key
     cannot be searched, or the method has neither.
     """
-    found = _named(algorithm, "space")
+    found = _find_named(algorithm, "space")
     # A change of only None takes away what is not there
     any_axis = any(change is None or any(axis is not None for axis in change.values()) for change in changes)
     if found is None and not any_axis:
@@ -241,10 +241,10 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     files = dict.fromkeys(axes, file)
     _check_searched(axes, file)
     for change in changes:
-        axes = {} if change is None else _merged(axes, change)
+        axes = {} if change is None else _merge(axes, change)
         files |= dict.fromkeys(change or {}, where)
         _check_searched(change or {}, where)
-    return {key: axis(key, content, files[key]) for key, content in axes.items() if content is not None}
+    return {key: parse_axis(key, content, files[key]) for key, content in axes.items() if content is not None}
 
 
 def _check_searched(axes: dict[str, Any], file: str) -> None:
@@ -259,24 +259,26 @@ def _check_searched(axes: dict[str, Any], file: str) -> None:
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
     """Return a file's content with its includes, and its name for messages. Raises UserError."""
-    return _included(path, []), _shown(path)
+    return _read_with_includes(path, []), _name_for_messages(path)
 
 
-def _included(path: Path, above: list[Path]) -> dict[str, Any]:
+def _read_with_includes(path: Path, above: list[Path]) -> dict[str, Any]:
     """Return a file's content, laid over its includes. above: the files that include it, to find circles."""
     if path in above:
-        circle = " -> ".join(map(_shown, [*above, path]))
-        raise UserError(f"{_shown(above[0])}: its includes run in a circle: {circle}.")
+        circle = " -> ".join(map(_name_for_messages, [*above, path]))
+        raise UserError(f"{_name_for_messages(above[0])}: its includes run in a circle: {circle}.")
     content = read_option(path)
     names = content.pop("include", [])
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{_shown(path)}: include is {names!r}: it has to be a sweep file, or a list of some.")
+        raise UserError(
+            f"{_name_for_messages(path)}: include is {names!r}: it has to be a sweep file, or a list of some."
+        )
     merged: dict[str, Any] = {}
     for name in names:
-        found = _find(name, f"{_shown(path)}: include: No file", yaml_names("sweeps"))
-        merged = _merged(merged, _included(found, [*above, path]))
-    return _merged(merged, content)
+        found = _find(name, f"{_name_for_messages(path)}: include: No file", yaml_names("sweeps"))
+        merged = _merge(merged, _read_with_includes(found, [*above, path]))
+    return _merge(merged, content)
 
 
 def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
@@ -289,12 +291,12 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
             return Path(name).absolute()
         kind = "a folder, and no file" if Path(name).is_dir() else "not there"
         raise UserError(f"{what} '{name}': the file is {kind}. Names without .yaml are those of sweeps/.")
-    if (file := _named(name, folder)) is not None:
+    if (file := _find_named(name, folder)) is not None:
         return file
     raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
 
 
-def _named(name: str, folder: str) -> Path | None:
+def _find_named(name: str, folder: str) -> Path | None:
     """Return the first file of that name in a folder of sweeps/; a user's own comes before a shipped one."""
     files = (sweeps / folder / f"{name}.yaml" for sweeps in own_and_shipped("sweeps"))
     return next((file for file in files if file.is_file()), None)
@@ -314,7 +316,7 @@ def table_file(name: str) -> Path:
     return _find(name, "sweep: No sweep", sweep_names())
 
 
-def _shown(path: Path) -> str:
+def _name_for_messages(path: Path) -> str:
     """Return a path for messages: from sweeps/ on where it is in such a folder."""
     for folder in own_and_shipped("sweeps"):
         if path.is_relative_to(folder):
@@ -322,15 +324,15 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Lay `over` over `under`: nested mappings are merged, all else is replaced."""
-    both = {k: _merged(v, over[k]) for k, v in under.items() if isinstance(v, dict) and isinstance(over.get(k), dict)}
+    both = {k: _merge(v, over[k]) for k, v in under.items() if isinstance(v, dict) and isinstance(over.get(k), dict)}
     return {**under, **over, **both}
 
 
-def of_trial(text: Any, where: str) -> list[str]:
+def trial_overrides(text: Any, where: str) -> list[str]:
     """Return a text's overrides, which have to be those of a trial. Raises UserError if one is of the sweep."""
-    words = overrides(text, where)
+    words = split_overrides(text, where)
     for word in words:
         if is_of_sweep(word):
             raise UserError(
@@ -341,7 +343,7 @@ def of_trial(text: Any, where: str) -> list[str]:
     return words
 
 
-def overrides(text: Any, where: str) -> list[str]:
+def split_overrides(text: Any, where: str) -> list[str]:
     """Divide a text into Hydra overrides, as a shell would. Raises UserError if they are not valid."""
     if not isinstance(text, str):
         raise UserError(f"{where} is {text!r}: it has to be text of overrides, such as `algorithm=pgfed train.lr=0.1`.")

@@ -5,10 +5,10 @@ lost. A point that crashed, or whose worker was killed again and again, has none
 trials of its group are `blocked`, and so are the higher rungs of its bracket by hyperband, unless tune.partial is set.
 """
 
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.sampling import results_needed
 from pflsweep.sweep.search_space import Point
-from pflsweep.sweep.slots import POINT, SETTLED, SlotState, as_kept, identities, point_of
+from pflsweep.sweep.slot_state import POINT, SETTLED, SlotState, identities, point_as_text, point_of
 
 OVER = (*SETTLED, "blocked")  # states of slots that nobody trains any more in this command
 
@@ -18,12 +18,12 @@ class SweepState:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.slots: dict[Job, SlotState] = {}
+        self.states: dict[Slot, SlotState] = {}
 
     @property
     def left(self) -> int:
         """Return how many slots can still be trained: neither settled nor blocked."""
-        return sum(slot.status not in OVER for slot in self.slots.values())
+        return sum(state.status not in OVER for state in self.states.values())
 
     @property
     def finished(self) -> bool:
@@ -32,20 +32,21 @@ class SweepState:
 
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled or blocked."""
-        return all(self.slots[job].status in OVER for job in self.plan.searched(group))
+        return all(self.states[slot].status in OVER for slot in self.plan.search_slots(group))
 
     def without_result(self, group: int) -> list[SlotState]:
-        """Return the slots of a search whose points have no result: they crashed, or their workers died."""
-        return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
+        """Return the states of a search's slots whose points have no result: they crashed, or their workers died."""
+        return [state for slot in self.plan.search_slots(group) if (state := self.states[slot]).status == "failed"]
 
-    def electable(self, group: int) -> bool:
-        """Return whether a group's final trials can begin: its search is over, and every point has a result."""
+    def can_elect_winner(self, group: int) -> bool:
+        """Return whether a group's search can elect a winner: it is over, and every point has a result."""
         return self.search_over(group) and (self.plan.tune.partial or not self.without_result(group))
 
     def best(self, group: int) -> SlotState | None:
-        """Return the slot of a search's best point, the first of equal ones; None if no point is done."""
-        slots = [self.slots[job] for job in self.plan.compared(group)]
-        return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
+        """Return the state of a search's best slot, the first of equal ones; None if no point is done."""
+        states = [self.states[slot] for slot in self.plan.compared_slots(group)]
+        done = (state for state in states if state.value is not None)
+        return max(done, key=lambda state: state.value or 0.0, default=None)
 
     def winner(self, group: int) -> Point | None:
         """Return the best point of a group's search; {} where nothing is searched; None if no point is done."""
@@ -54,39 +55,39 @@ class SweepState:
             return {}
         return None if best is None else point_of(of, best)
 
-    def proposable(self, job: Job) -> bool:
+    def proposable(self, slot: Slot) -> bool:
         """Return whether the point of a search's slot is known, or all results from which it is proposed are there."""
-        if self.plan.foreseen(job) is not None:
+        if self.plan.known_point(slot) is not None:
             return True
-        searched = self.plan.searched(job.group)
-        rung = self.plan.rung(job)
-        needed = results_needed(job.number) if rung is None else rung.below
-        return all(self.slots[searched[k]].status in SETTLED for k in needed) and not self._held_up(job)
+        searched = self.plan.search_slots(slot.group)
+        rung = self.plan.rung(slot)
+        needed = results_needed(slot.number) if rung is None else rung.below
+        return all(self.states[searched[k]].status in SETTLED for k in needed) and not self._held_up(slot)
 
-    def _held_up(self, job: Job) -> bool:
+    def _held_up(self, slot: Slot) -> bool:
         """Return whether hyperband has to wait with a slot: a point below it has no result, and may be the best."""
-        rung = self.plan.rung(job)
+        rung = self.plan.rung(slot)
         if rung is None or self.plan.tune.partial:
             return False
-        searched = self.plan.searched(job.group)
-        return any(self.slots[searched[k]].status in ("failed", "blocked") for k in rung.below)
+        searched = self.plan.search_slots(slot.group)
+        return any(self.states[searched[k]].status in ("failed", "blocked") for k in rung.below)
 
-    def judged(self, job: Job, slot: SlotState) -> SlotState:
-        """Return a slot with its status adapted to its group's search. The slots before it have to be judged already.
+    def adapt_to_search(self, slot: Slot, state: SlotState) -> SlotState:
+        """Return a slot's state, adapted to its group's search. Those of earlier slots have to be adapted already.
 
         While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
         is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
         """
-        if not job.final and slot.status in ("waiting", "lost") and self._held_up(job):
-            return slot._replace(status="blocked")
-        over = slot.status in ("done", "failed", "diverged")
-        if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
-            return slot
-        if not self.search_over(job.group):
-            return slot._replace(status="waiting") if over else slot
-        if not self.electable(job.group):
-            return slot._replace(status="blocked")
-        winner = self.winner(job.group)
-        if not over or winner is None or slot.result.get(POINT) == as_kept(winner):
-            return slot
-        return slot._replace(status="lost", superseded=(*slot.superseded, *identities(slot.trial)))
+        if not slot.final and state.status in ("waiting", "lost") and self._held_up(slot):
+            return state._replace(status="blocked")
+        over = state.status in ("done", "failed", "diverged")
+        if not slot.final or not self.plan.groups[slot.group].tries or state.status == "running":
+            return state
+        if not self.search_over(slot.group):
+            return state._replace(status="waiting") if over else state
+        if not self.can_elect_winner(slot.group):
+            return state._replace(status="blocked")
+        winner = self.winner(slot.group)
+        if not over or winner is None or state.result.get(POINT) == point_as_text(winner):
+            return state
+        return state._replace(status="lost", superseded=(*state.superseded, *identities(state.trial)))

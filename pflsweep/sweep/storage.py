@@ -53,7 +53,7 @@ def _database(url: str) -> tuple[Any, ...]:
     return (kind, parts.host, parts.port or PORTS.get(kind), parts.database, parts.query.get("options"))
 
 
-def opened(url: str, heartbeat: int) -> RDBStorage:
+def open_storage(url: str, heartbeat: int) -> RDBStorage:
     """Open Optuna's storage. heartbeat: seconds between two heartbeats. Raises UserError if it cannot be used."""
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("postgresql"):
@@ -66,14 +66,14 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
         with _quiet(), warnings.catch_warnings():
             # Optuna warns that heartbeats are experimental
             warnings.simplefilter("ignore")
-            storage = _first_of_many(url, options, heartbeat)
+            storage = _open_with_retries(url, options, heartbeat)
     except Exception as error:
         # SQLAlchemy, the driver and alembic raise errors of their own
         if no_room := files.full(error, place_of(url)):
             raise no_room from error
-        said = without_password(shortened(error))
+        reason = without_password(shortened(error))
         raise UserError(
-            f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
+            f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({reason}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
         ) from error
     if url.startswith("sqlite:///"):
@@ -94,7 +94,7 @@ def _close(engine: Engine, process: int) -> None:
         engine.dispose()
 
 
-def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:
+def _open_with_retries(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:
     """Open the storage, up to five times: of several commands that create a new database at once, all but one fail."""
     for attempt in range(5):
         try:
@@ -162,9 +162,9 @@ class Retrying:
                 raise no_room from error
             if isinstance(error, StorageUnavailable) or not self.noticed(error):
                 raise
-            said = shortened(error.__cause__ or error)
+            reason = shortened(error.__cause__ or error)
             raise StorageUnavailable(
-                f"workers.storage: the database has not answered for {retry.PATIENCE:.0f} seconds ({said}). Nothing "
+                f"workers.storage: the database has not answered for {retry.PATIENCE:.0f} seconds ({reason}). Nothing "
                 "is lost: when it is back, the same command continues."
             ) from error
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from pflsweep.config.compose import Config, config_of, is_of_sweep
 from pflsweep.config.hydra_errors import hydra_errors
 from pflsweep.config.hydra_loader import command_of
-from pflsweep.sweep.overrides import shown
+from pflsweep.sweep.overrides import as_typed
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, without_password
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.state import SweepState
 
 
-def _finishing() -> None:
+def _say_finishing() -> None:
     """Print a message on a signal after all trials. An exception would be swallowed by MLflow or a figure."""
     print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
 
@@ -59,12 +59,12 @@ class TrialSweeper(Sweeper):
 
         assert self.hydra_context is not None
         assert self.launcher is not None
-        self._arguments = arguments = [shown(word) for word in arguments]
+        self._arguments = arguments = [as_typed(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
-        said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = name_of(command.sweep) if command.sweep else without_password(" ".join(said)) or "sweep"
-        self._said = [*self._own_options(), *said]  # the command as the ledger states it
+        words = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
+        name = name_of(command.sweep) if command.sweep else without_password(" ".join(words)) or "sweep"
+        self._ledger_words = [*self._own_options(), *words]  # the command as the ledger states it
         plan = planner.build(command, arguments, self._compose, parser, name)
         launch.check(plan, self.launcher)
         if command.plan:
@@ -73,12 +73,12 @@ class TrialSweeper(Sweeper):
         return self._run(plan, command)
 
     def _run(self, plan: "Plan", command: "Command") -> "tuple[SweepState, int]":
-        """Train a plan's trials and conclude. Return the state of the sweep and the exit code."""
+        """Train a plan's trials and finish the sweep. Return the state of the sweep and the exit code."""
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
-        from pflsweep.sweep.status.live import View
+        from pflsweep.sweep.status.live import LiveStatus
         from pflsweep.tracking.run import destination
         from pflsweep.tracking.sweep_run import open_sweep, stop_sweep, sweep_status
 
@@ -88,23 +88,23 @@ class TrialSweeper(Sweeper):
             print(address, file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
-        state = queue.state
-        unfinished, status = not state.finished, sweep_status(options, plan.id)
+        sweep = queue.sweep
+        unfinished, status = not sweep.finished, sweep_status(options, plan.id)
         # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
         track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
             open_sweep(options, plan.id, sweep_of(plan))
         if unfinished:
-            if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
-                print(said, file=sys.stderr)
+            if launch.is_here(plan, self.launcher) and (forecast := summary.forecast(plan)):
+                print(forecast, file=sys.stderr)
             try:
-                with View(plan, lambda state: ledger.write(state, self._said)):
+                with LiveStatus(plan, lambda sweep: ledger.write(sweep, self._ledger_words)):
                     launch.run(queue, self.launcher)
                 queue.refresh()
                 # The workers alone were interrupted, or another command retries trials
-                if not state.finished:
+                if not sweep.finished:
                     raise KeyboardInterrupt(
-                        f"{state.left} of {len(state.slots)} trials are left, and no worker of this command trains "
+                        f"{sweep.left} of {len(sweep.states)} trials are left, and no worker of this command trains "
                         "them now; give the same command again to continue"
                     )
             except BaseException:
@@ -112,12 +112,12 @@ class TrialSweeper(Sweeper):
                 stop_sweep(options, plan.id)
                 raise
         else:
-            done = sum(slot.status not in ("blocked", "failed") for slot in state.slots.values())
-            share = f"all {done}" if done == len(state.slots) else f"{done} of {len(state.slots)}"
+            done = sum(state.status not in ("blocked", "failed") for state in sweep.states.values())
+            share = f"all {done}" if done == len(sweep.states) else f"{done} of {len(sweep.states)}"
             print(f"{plan.name}: {share} trials are done, nothing is left to run.", file=sys.stderr)
-        return state, self._conclude(queue, track, missed=status is None or not unfinished)
+        return sweep, self._finish(queue, track, missed=status is None or not unfinished)
 
-    def _conclude(self, queue: "Queue", track: bool, missed: bool) -> int:
+    def _finish(self, queue: "Queue", track: bool, missed: bool) -> int:
         """Write the ledger, report to MLflow where `track`, and print tables. Return the exit code.
 
         missed: whether MLflow lacks trials, since they were tracked in another store or not at all.
@@ -130,18 +130,18 @@ class TrialSweeper(Sweeper):
 
         plan = queue.plan
         options = plan.groups[0].config.tracking
-        with signals.handled(_finishing):
-            ledger.write(queue.state, self._said)
-            superseded = summary.mark_superseded(queue.state)
+        with signals.handled(_say_finishing):
+            ledger.write(queue.sweep, self._ledger_words)
+            superseded = summary.mark_superseded(queue.sweep)
             # A store that is gone lacks them, too
             lost = track and restore_sweep(options, plan.id, sweep_of(plan))
             if track and (missed or lost):
                 with part_of(plan.id):
-                    for record, labels in summary.final_records(queue.state):
+                    for record, labels in summary.final_records(queue.sweep):
                         send(options, record, labels)
             if track:
                 tag_superseded(options, plan.id, superseded)
-            return summary.conclude(queue, track)
+            return summary.print_results(queue, track)
 
     def _own_options(self) -> list[str]:
         """Return the command's --config-dir flag, if it has one."""
@@ -153,11 +153,11 @@ class TrialSweeper(Sweeper):
 
     def _command(self, arguments: list[str]) -> "Command":
         """Return the sweep's keys. Those of the command override the `search` of its sweep file."""
-        from pflsweep.sweep.command import checked
+        from pflsweep.sweep.command import check_command
         from pflsweep.sweep.reading import read_table
 
         assert self.config is not None
-        command = checked(command_of(self.config))
+        command = check_command(command_of(self.config))
         if command.sweep is None:
             return command
         own = [word for word in arguments if is_of_sweep(word)]
@@ -166,11 +166,11 @@ class TrialSweeper(Sweeper):
             return command
         try:
             with hydra_errors(search):
-                return checked(command_of(self._composed([*search, *own])))
+                return check_command(command_of(self._load_config([*search, *own])))
         except UserError as error:
             raise UserError(f"{error} (with the search of sweep={command.sweep}: {' '.join(search)})") from error
 
-    def _composed(self, overrides: list[str]):  # type: ignore[no-untyped-def]
+    def _load_config(self, overrides: list[str]):  # type: ignore[no-untyped-def]
         assert self.config is not None
         assert self.hydra_context is not None
         return self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
@@ -179,7 +179,7 @@ class TrialSweeper(Sweeper):
         """Compose the config of a trial. Raises UserError, which names the trial."""
         try:
             with hydra_errors([*overrides, *self._arguments]):
-                composed = self._composed(overrides)
+                composed = self._load_config(overrides)
                 return config_of(composed, composed.hydra)
         except UserError as error:
             raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error

@@ -10,18 +10,19 @@ from pflsweep.config.schema import typed
 from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.sweep import cost
-from pflsweep.sweep.plan import Group, Job, Plan, changed, relevant
+from pflsweep.sweep.plan import Group, Plan, Slot, changed, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.trial.metadata import digest_of, own_code
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
-Known = dict[str, list[tuple[int, str]]]  # config digest -> rounds of each finished record, checksum of its data
+# Finished records by the digest of their config: rounds and checksum of the data of each
+Finished = dict[str, list[tuple[int, str]]]
 
 
-def known_trials(runs: Path) -> Known:
+def finished_records(runs: Path) -> Finished:
     """Return what the finished records of a folder have trained. Damaged ones are left out; training reports them."""
-    found: Known = {}
+    found: Finished = {}
     for file in runs.glob("*/meta.json"):
         try:
             meta, status = files.read_json(file), files.read_json(file.with_name("status.json"))
@@ -32,19 +33,19 @@ def known_trials(runs: Path) -> Known:
     return found
 
 
-class Left(NamedTuple):
-    """The configs of a group's trials that are not trained yet: of its search and final ones."""
+class Untrained(NamedTuple):
+    """The configs of a group's trials that are not trained yet: those of its search and the final ones."""
 
-    points: list[Config]
+    search: list[Config]
     final: list[Config]
 
     @property
     def all(self) -> list[Config]:
         """Return both together."""
-        return [*self.points, *self.final]
+        return [*self.search, *self.final]
 
 
-def left(plan: Plan, known: Known, ledgers: Iterable[Ledger]) -> Iterator[Left]:
+def untrained(plan: Plan, finished: Finished, ledgers: Iterable[Ledger]) -> Iterator[Untrained]:
     """Yield for each group of a plan the trials that are not trained yet.
 
     A final trial can only be looked up where a ledger names the winner of the same search.
@@ -54,28 +55,29 @@ def left(plan: Plan, known: Known, ledgers: Iterable[Ledger]) -> Iterator[Left]:
         code = own_code(group.config)
         won = _winner(plan, group, ledgers) if group.tries else {}
 
-        def untrained(jobs: Iterable[tuple[Job, Point | None]], code: list[str] = code) -> list[Config]:
+        def configs(points: Iterable[tuple[Slot, Point | None]], code: list[str] = code) -> list[Config]:
             return [
                 config
-                for job, point in jobs
+                for slot, point in points
                 # A point that is not known yet (proposed later, or the winner) costs as much as the default values
-                for config in (plan.configs(job, point) if point is not None else _unknown(plan, job))
-                if point is None or not _is_trained(config, code, known)
+                for config in (plan.configs(slot, point) if point is not None else _stand_ins(plan, slot))
+                if point is None or not _is_trained(config, code, finished)
             ]
 
-        points = [(job, plan.foreseen(job)) for job in plan.searched(g)]
-        yield Left(untrained(points), untrained((job, won) for job in plan.final(g)))
+        search = configs((slot, plan.known_point(slot)) for slot in plan.search_slots(g))
+        yield Untrained(search, configs((slot, won) for slot in plan.final_slots(g)))
 
 
-def _unknown(plan: Plan, job: Job) -> list[Config]:
-    """Return trials with default values that cost as much as those of an unknown point. In a higher rung of hyperband
-    they have the remaining rounds alone.
+def _stand_ins(plan: Plan, slot: Slot) -> list[Config]:
+    """Return configs with default values, which cost as much as those of a point that is not known yet.
+
+    In a higher rung of hyperband they have only the rounds that are left to train.
     """
-    rung = plan.rung(job)
+    rung = plan.rung(slot)
     if rung is None:
-        return plan.configs(job, {})
-    before = plan.rounds(Job(job.group, False, rung.below[0]))
-    return [changed(config, {"train.rounds": rung.rounds - before}) for config in plan.configs(job, {})]
+        return plan.configs(slot, {})
+    before = plan.rounds(Slot(slot.group, False, rung.below[0]))
+    return [changed(config, {"train.rounds": rung.rounds - before}) for config in plan.configs(slot, {})]
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:
@@ -86,7 +88,7 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
         return []
 
 
-def searched_otherwise(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> bool:
+def searched_with_other_config(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> bool:
     """Return whether the last search for a group at the same scale, by the ledgers, had another config."""
     scale = plan.tune.scale or plan.scale
     cell = (group.setting, group.method)
@@ -96,7 +98,7 @@ def searched_otherwise(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> b
         if (ledger.sweep, ledger.tune.get("scale") or ledger.scale) == (plan.name, scale)
         if (of := ledger.groups.get(cell)) is not None and of["points_settled"]
     ]
-    return bool(done) and tried_config(done[-1]) != relevant(group.tried)
+    return bool(done) and tried_config(done[-1]) != relevant(group.search_config)
 
 
 def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None:
@@ -110,22 +112,22 @@ def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None
             continue
         # The scale shows in the config, and whether the search was partial does not matter
         same = {**ledger.tune, "partial": plan.tune.partial, "scale": plan.tune.scale} == asdict(plan.tune)
-        if same and tried_config(of) == relevant(group.tried):
+        if same and tried_config(of) == relevant(group.search_config):
             found = of["winner"]
     return found
 
 
-def _is_trained(config: Config, code: list[str], known: Known) -> bool:
+def _is_trained(config: Config, code: list[str], finished: Finished) -> bool:
     """Return whether a finished record has at least a trial's rounds.
 
     Both digests are looked up, the one for trials that more rounds continue and the one for others. Only the latter
     depends on the number of rounds, so neither is found by mistake.
     """
-    if not known:
+    if not finished:
         return False
     own, rounds = typed(config), config.train.rounds
-    data = cost.cut_of(config).checksum  # "" for data that cannot change
+    data = cost.partition_size(config).checksum  # "" for data that cannot change
     digests = (digest_of(own, resumable, code) for resumable in (True, False))
-    records = (trial for digest in digests for trial in known.get(digest, []))
+    records = (record for digest in digests for record in finished.get(digest, []))
     # A partition that is learnt adds a checksum of its own
-    return any(done >= rounds and checksum.startswith(data) for done, checksum in records)
+    return any(trained >= rounds and checksum.startswith(data) for trained, checksum in records)

@@ -14,7 +14,7 @@ from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.records.record import Record
 from pflsweep.sweep.browse import labels_of
-from pflsweep.sweep.plan import Job, Plan, alike
+from pflsweep.sweep.plan import Plan, Slot, stackable
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking.logging import Labels
@@ -79,21 +79,21 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     _check_code(plan)
     queue = Queue(plan, worker=name)
     queue.refresh()
-    if not any(slot.trial for slot in queue.state.slots.values()):
+    if not any(state.trial for state in queue.sweep.states.values()):
         raise UserError(
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
     # Signals take effect between the steps of this loop and after rounds alone: an exception in the middle of a call to
     # a database would leave transactions open, or be swallowed by a library
-    with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(queue) as holding:
-        busy: set[Job] = set()  # slots with a trial that another process trains, perhaps for another sweep
-        while not queue.state.finished:
+    with interruptible(stop) as over, quietly(), part_of(plan.id), _heartbeats(queue) as holding:
+        busy: set[Slot] = set()  # slots with a trial that another process trains, perhaps for another sweep
+        while not queue.sweep.finished:
             if over():
                 raise KeyboardInterrupt
             leases = _leases(queue, busy)
             if not leases:
-                if not queue.state.finished:
+                if not queue.sweep.finished:
                     time.sleep(PAUSE)
                     queue.revive()
                 busy.clear()
@@ -117,22 +117,22 @@ def _check_code(plan: Plan) -> None:
             )
 
 
-def _leases(queue: Queue, busy: set[Job]) -> list[Lease]:
+def _leases(queue: Queue, busy: set[Slot]) -> list[Lease]:
     """Claim what this worker trains next: a slot, or up to workers.stack slots whose trials can train as one cohort."""
     first, plan = queue.claim(busy), queue.plan
     if first is None:
         return []
-    own, leases = plan.groups[first.job.group], [first]
+    own, leases = plan.groups[first.slot.group], [first]
     # DP-SGD does not stack: each trial would train in a thread of its own
     if plan.workers.stack == 1 or own.config.chooses("privacy"):
         return leases
-    groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
-    apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
+    groups = {number for number, group in enumerate(plan.groups) if stackable(own, group)}
+    unstackable = {slot for slot in plan.slots if slot.group not in groups and not _of_one_point(slot, first.slot)}
     # The search has another config than final trials
     if own.search is not None:
-        apart |= {job for job in plan.jobs if job.final != first.job.final}
+        unstackable |= {slot for slot in plan.slots if slot.final != first.slot.final}
     try:
-        while len(leases) < plan.workers.stack and (more := queue.claim(busy | apart)) is not None:
+        while len(leases) < plan.workers.stack and (more := queue.claim(busy | unstackable)) is not None:
             leases.append(more)
     except BaseException:
         _release(queue, leases)
@@ -140,9 +140,9 @@ def _leases(queue: Queue, busy: set[Job]) -> list[Lease]:
     return leases
 
 
-def _of_one_point(job: Job, other: Job) -> bool:
+def _of_one_point(slot: Slot, other: Slot) -> bool:
     """Return whether two slots are final trials of one group, which differ in seeds alone."""
-    return job.final and other.final and job.group == other.group
+    return slot.final and other.final and slot.group == other.group
 
 
 def _release(queue: Queue, leases: list[Lease]) -> None:
@@ -152,7 +152,7 @@ def _release(queue: Queue, leases: list[Lease]) -> None:
             queue.release(lease)
 
 
-def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Job]:
+def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Slot]:
     """Train the trials of some slots, several as a stack, and store the results. Return the slots with a trial that
     another process trains.
 
@@ -160,24 +160,24 @@ def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Job]:
     store all results.
     """
     if len(leases) == 1:
-        return set() if _settle(queue, leases[0], partial(_trained, queue, leases[0], stop)) else {leases[0].job}
-    plan, job = queue.plan, leases[0].job
+        return set() if _settle(queue, leases[0], partial(_train, queue, leases[0], stop)) else {leases[0].slot}
+    plan, slot = queue.plan, leases[0].slot
     try:
-        train = plan.groups[job.group].config.train
+        train = plan.groups[slot.group].config.train
         with process_wide(train.threads, train.precision):
-            ended, stack = run_stack([partial(_trained, queue, lease, stop) for lease in leases])
+            ended, stack = run_stack([partial(_train, queue, lease, stop) for lease in leases])
     except BaseException:
         # A second Ctrl-C
         _release(queue, leases)
         raise
     if stack.refused:
-        title = plan.title(job, leases[0].point)
+        title = plan.title(slot, leases[0].point)
         log.warning("%s and %d more were trained one by one: %s", title, len(leases) - 1, stack.refused)
     busy, over = set(), None
     for lease, outcome in zip(leases, ended, strict=True):
         try:
-            if not _settle(queue, lease, partial(_what_came, outcome)):
-                busy.add(lease.job)
+            if not _settle(queue, lease, partial(_result_or_raise, outcome)):
+                busy.add(lease.slot)
         except BaseException as end:
             # The lease of a slot that is neither stored nor released expires
             over = end
@@ -186,7 +186,7 @@ def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Job]:
     return busy
 
 
-def _what_came(outcome: Any) -> Any:
+def _result_or_raise(outcome: Any) -> Any:
     """Return the results of a stacked slot, or raise its exception."""
     if isinstance(outcome, BaseException):
         raise outcome
@@ -204,7 +204,7 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         _release(queue, [lease])
         return False
     except LeaseLost as lost:
-        log.warning("%s: %s", queue.plan.title(lease.job, lease.point), lost)
+        log.warning("%s: %s", queue.plan.title(lease.slot, lease.point), lost)
         return False
     except (KeyboardInterrupt, StorageUnavailable, DiskFull):
         # These say nothing about the trial, so that its slot stays open
@@ -218,26 +218,29 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         # Any other error is a bug, whose traceback is kept
         more = more or {"trace": traceback.format_exc()[-4000:]}
         _store(queue.fail, lease, _reason(error), **more)
-        _let_go_of_memory()
+        _free_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
         _store(queue.tell, lease, value, {"trials": results})
     return True
 
 
-def _trained(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = None) -> list[dict[str, Any]]:
+def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = None) -> list[dict[str, Any]]:
     """Train a slot's trials, one a seed, and return their results. member: in a stack. Raises NoWinner."""
-    plan, state, job = queue.plan, queue.state, lease.job
-    if job.final and state.winner(job.group) is None:
-        lost = next((slot.reason for each in plan.searched(job.group) if (slot := state.slots[each]).reason), "pruned")
+    plan, sweep, slot = queue.plan, queue.sweep, lease.slot
+    if slot.final and sweep.winner(slot.group) is None:
+        lost = next(
+            (state.reason for each in plan.search_slots(slot.group) if (state := sweep.states[each]).reason),
+            "pruned",
+        )
         raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
-    for k, config in enumerate(plan.configs(job, lease.point)):
+    for k, config in enumerate(plan.configs(slot, lease.point)):
         before = k * config.train.rounds
-        labels = labels_of(plan, job, lease.point, config.seed)
+        labels = labels_of(plan, slot, lease.point, config.seed)
         watch, listen = _Watch(queue, lease, before), partial(_listen, queue, lease, before, labels)
         result = run_trial(config, listen, watch, stop, member, beside=plan.workers.count, labels=labels)
-        results.append(outcome(result, plan, job))
+        results.append(outcome(result, plan, slot))
     return results
 
 
@@ -250,17 +253,17 @@ def _listen(queue: Queue, lease: Lease, before: int, labels: Labels, options: Tr
     return LeasedListener(open_run(options, record, labels), partial(queue.holds, lease))
 
 
-def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
+def outcome(result: Result, plan: Plan, slot: Slot) -> dict[str, Any]:
     """Return a finished trial's result as the queue stores it.
 
     value: the accuracy that slots are compared by. test: the accuracy of the same models on test data. It chooses
     nothing unless tune.split is test; reports use it to say what a search would have found with fewer points.
     """
     rounds, view = result.rounds, plan.tune.view
-    column = selected_column(plan, job)
+    column = selected_column(plan, slot)
     scored = rounds[rounds[column].notna()] if column in rounds else rounds[:0]
     if scored.empty:
-        method = plan.groups[job.group].method
+        method = plan.groups[slot.group].method
         if f"{view}_accuracy" in rounds:
             raise UserError(
                 f"No client of {method} has a validation row: its training rows times tune.validation "
@@ -268,7 +271,7 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
             )
         raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
     # A final trial's accuracy is on test data, which must not choose the round
-    counted = scored.iloc[int(scored[column].argmax()) if plan.tune.round == "best" and not job.final else -1]
+    counted = scored.iloc[int(scored[column].argmax()) if plan.tune.round == "best" and not slot.final else -1]
     return {
         "value": float(counted[column]),
         "test": float(counted[f"{view}_accuracy"]),
@@ -279,9 +282,9 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
     }
 
 
-def selected_column(plan: Plan, job: Job) -> str:
+def selected_column(plan: Plan, slot: Slot) -> str:
     """Return the column of rounds.parquet by which slots are compared: on validation data for most searches."""
-    held = "validation_" if plan.tune.split == "validation" and not job.final else ""
+    held = "validation_" if plan.tune.split == "validation" and not slot.final else ""
     return f"{plan.tune.view}_{held}accuracy"
 
 
@@ -293,7 +296,7 @@ class _Watch:
 
     def __init__(self, queue: Queue, lease: Lease, before: int) -> None:
         self.queue, self.lease, self.before = queue, lease, before
-        self.column = selected_column(queue.plan, lease.job)
+        self.column = selected_column(queue.plan, lease.slot)
 
     def __call__(self, record: Record) -> None:
         if not self.queue.holds(self.lease):
@@ -302,7 +305,7 @@ class _Watch:
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.queue.note(self.lease, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
-        if self.lease.job.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
+        if self.lease.slot.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
             return
         if self.queue.report(self.lease, self.before + done, float(value)):
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
@@ -315,16 +318,16 @@ def _store(write: Any, lease: Lease, *what: Any, **more: Any) -> None:
     except Exception as error:
         if type(error).__name__ not in ("UpdateFinishedTrialError", "ValueError"):
             raise
-        log.warning("%s: taken over by another worker meanwhile", lease.job)
+        log.warning("%s: taken over by another worker meanwhile", lease.slot)
 
 
 def _reason(error: Exception) -> str:
     """Return an error as one line, for the summary and the database."""
-    said = shortened(error, 500)
-    return said if isinstance(error, UserError | NoWinner) else f"{type(error).__name__}: {said}"
+    text = shortened(error, 500)
+    return text if isinstance(error, UserError | NoWinner) else f"{type(error).__name__}: {text}"
 
 
-def _let_go_of_memory() -> None:
+def _free_memory() -> None:
     """Free the memory of a trial that failed, which may have been out of it."""
     import gc
 
@@ -347,7 +350,7 @@ def _share_machine(index: int, count: int) -> None:
 
 
 @contextmanager
-def _beating(queue: Queue) -> Iterator[Any]:
+def _heartbeats(queue: Queue) -> Iterator[Any]:
     """Yield `holding(leases)`, a context manager within which a thread sends heartbeats for these slots."""
     current: list[Lease] = []
     over = threading.Event()

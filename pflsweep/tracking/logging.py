@@ -94,8 +94,8 @@ _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
 
 def _tags(record: Record) -> dict[str, str]:
     """Return the tags of a record's run, apart from its labels. One is the description."""
-    from pflsweep.report.conclusion import scored_on
     from pflsweep.report.markdown import code, inline
+    from pflsweep.report.terminal import scored_on
 
     meta = record.meta
     tags = {key: mlflow_text(meta.get(key)) for key in _TAGS}

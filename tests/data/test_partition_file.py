@@ -79,7 +79,7 @@ def test_a_file_says_all_rows(tmp_path: Path) -> None:
     assert [own.tolist() for own in rows["validation"]] == [[100], [], [101]]
     with pytest.raises(UserError, match=r"data.validation is 0.2, which draws validation rows, and partition has some"):
         federation_of(*words, "data.validation=0.2")
-    assert cost.cut_of(compose([*SMALL, *words]))[:3] == (4, 3, 3)
+    assert cost.partition_size(compose([*SMALL, *words]))[:3] == (4, 3, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import pytest
 from pflsweep.config.compose import compose
 from pflsweep.config.options import Tune, Workers
 from pflsweep.sweep.plan import Group, Plan
-from pflsweep.sweep.search_space import axis
+from pflsweep.sweep.search_space import parse_axis
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """Return a plan with three points of lr in one group, and two seeds."""
     config = compose([f"paths.runs={tmp_path}"])
-    space = {"train.lr": axis("train.lr", {"grid": [0.1, 0.2, 0.3]}, "a test")}
+    space = {"train.lr": parse_axis("train.lr", {"grid": [0.1, 0.2, 0.3]}, "a test")}
     group = Group("", "fedavg", config, space, [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)], 3)
     tune = {"sampler": "grid", "split": "validation", "validation": 0.2, "view": "personal", "round": "last"}
     tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none", "partial": False, "scale": None}

@@ -18,7 +18,7 @@ import pytest
 
 from pflsweep.commands.main import main
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.storage import opened
+from pflsweep.sweep.storage import open_storage
 
 TWELVE = [
     "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=3",
@@ -96,7 +96,7 @@ def states(url: str) -> Counter:
     """Return how often each slot is in each state: (study, slot, state) -> trials."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     found: Counter = Counter()
-    storage = opened(url, 60)
+    storage = open_storage(url, 60)
     for name in optuna.get_all_study_names(storage):
         for trial in optuna.load_study(study_name=name, storage=storage).trials:
             found[name, trial.user_attrs["slot"], trial.state.name] += 1

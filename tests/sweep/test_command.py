@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.commands.main import main
-from pflsweep.sweep.overrides import divided, handed_past, shown, sorted_overrides
+from pflsweep.sweep.overrides import as_typed, divide, hide_from_hydra, sort_overrides
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=1"]
 
@@ -115,8 +115,8 @@ VALUES = ["0.1", "null", "a=b", "[1, 2]", "{x: 1}", "'it''s'", '"a\\"b"', "${tra
 @pytest.mark.parametrize("head", ["", "+", "++"])
 def test_what_hydra_is_handed_is_read_as_it_was_typed(value: str, head: str) -> None:
     word = f"{head}algorithm.mu={value}"
-    handed = handed_past(word)
-    assert shown(handed) == word
+    handed = hide_from_hydra(word)
+    assert as_typed(handed) == word
     if handed != word:  # some of these cannot be parsed
         (override,) = OverridesParser.create().parse_overrides([handed])
         assert override.is_sweep_override()
@@ -129,11 +129,11 @@ def test_what_hydra_is_handed_is_read_as_it_was_typed(value: str, head: str) -> 
      "hydra.job.name=x", "algorithm.mu=range(1,3)"],
 )  # fmt: skip
 def test_only_single_values_of_groups_are_handed_past(word: str) -> None:
-    assert handed_past(word) == shown(word) == word
+    assert hide_from_hydra(word) == as_typed(word) == word
 
 
 def test_words_are_sorted() -> None:
-    words = sorted_overrides(
+    words = sort_overrides(
         ["+setting=pgfed", "seed=2,1,2", "train.lr=1,0.2,1.0", "algorithm=a,b", "train.threads=auto,2", "train.batch=5",
          "data.download=true,false", "+algorithm.new=1,2"],
         OverridesParser.create(),
@@ -159,6 +159,6 @@ def test_numbers_are_set_later_where_nothing_else_is_said_of_their_group() -> No
         "train.lr=2",
     ]
     composed = ["+setting=pgfed", "algorithm=pgfed", "algorithm.mu=1"]
-    assert divided(words, parser) == (composed, {"partition.clients": 50, "train.lr": 2})
+    assert divide(words, parser) == (composed, {"partition.clients": 50, "train.lr": 2})
     words = ["train.batch=5", "train.chunk=auto", "seed=3", "+data.new=1", "data.download=true", "model.hidden=[1]"]
-    assert divided(words, parser) == (words, {})
+    assert divide(words, parser) == (words, {})

@@ -13,7 +13,7 @@ import torch
 from pflsweep.commands.main import main
 from pflsweep.config.compose import Config, compose
 from pflsweep.sweep import cost
-from pflsweep.sweep.cost import SIZES, Size
+from pflsweep.sweep.cost import SIZES, DatasetSize
 from pflsweep.sweep.plan import Group, Plan
 from pflsweep.sweep.search_space import Axis
 from pflsweep.trial.build import build_dataset
@@ -38,11 +38,11 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def trained(*words: str) -> tuple[int, int]:
     """Return the images that a trial is estimated to train on, and those that it does train on."""
     config = compose([*words, *SMALL, "train.rounds=8"])
-    return cost.images(config), int(run_trial(config).rounds["images"].sum())
+    return cost.images_a_trial(config), int(run_trial(config).rounds["images"].sum())
 
 
 def rows_of(config: Config) -> int:
-    return cost.cut_of(config).rows
+    return cost.partition_size(config).rows
 
 
 OWN_PARTITION = """
@@ -66,16 +66,18 @@ def test_a_partition_of_ones_own_costs_what_it_cuts(
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = compose(["partition=mine", "train.epochs=2", "train.rounds=3", "train.participation=1", *SMALL], tmp_path)
-    assert cost.cut_of(config)[:3] == (1347, 10, 10)
-    assert cost.images(config) == int(run_trial(config).rounds["images"].sum()) == 3 * 2 * 1347
+    assert cost.partition_size(config)[:3] == (1347, 10, 10)
+    assert cost.images_a_trial(config) == int(run_trial(config).rounds["images"].sum()) == 3 * 2 * 1347
 
 
 def test_data_that_may_change_have_a_checksum(tmp_path: Path) -> None:
-    assert cost.cut_of(compose(["partition.clients=10", *SMALL])).checksum == ""
+    assert cost.partition_size(compose(["partition.clients=10", *SMALL])).checksum == ""
     sums = []
     for name, row in (("a", 0), ("b", 1)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"train": [[row], [2, 3]], "test": [[4], [5]]}))
-        sums.append(cost.cut_of(compose(["partition=from_file", f"partition.path={tmp_path / name}.json"])).checksum)
+        sums.append(
+            cost.partition_size(compose(["partition=from_file", f"partition.path={tmp_path / name}.json"])).checksum
+        )
     assert sums[0] != sums[1]
     assert "" not in sums
 
@@ -85,14 +87,14 @@ def test_data_that_may_change_have_a_checksum(tmp_path: Path) -> None:
 def test_published_sizes_are_those_of_the_files(name: str, real_data: Callable[[str], Path]) -> None:
     root = real_data(FOLDERS[name])
     dataset = build_dataset(compose([f"dataset={name}", f"data.root={root}"]))
-    assert Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes) == SIZES[name]
+    assert DatasetSize(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes) == SIZES[name]
 
 
 @pytest.mark.parametrize("share", [0.2, 0.37])
 def test_the_size_of_digits(share: float) -> None:
     config = compose([f"dataset.test_fraction={share}"])
     dataset = build_dataset(config)
-    assert cost.size_of(config) == Size(dataset.train, len(dataset.y) - dataset.train, (1, 8, 8), 10)
+    assert cost.dataset_size(config) == DatasetSize(dataset.train, len(dataset.y) - dataset.train, (1, 8, 8), 10)
 
 
 def test_sizes_as_their_papers_and_options_say() -> None:
@@ -107,9 +109,9 @@ def test_sizes_as_their_papers_and_options_say() -> None:
         about = next((Path(__file__).parents[2] / "conf" / "dataset").glob(f"{name}.yaml")).read_text()
         assert f"{rows:,} " in about
     assert SIZES["organamnist"].test == 17_778
-    assert cost.size_of(compose(["dataset=office_home", "dataset.size=64"])).shape == (3, 64, 64)
-    assert cost.size_of(compose(["dataset=agnews", "dataset.length=50"])).shape == (50,)
-    letters = cost.size_of(compose(["dataset=emnist", "dataset.split=letters"]))
+    assert cost.dataset_size(compose(["dataset=office_home", "dataset.size=64"])).shape == (3, 64, 64)
+    assert cost.dataset_size(compose(["dataset=agnews", "dataset.length=50"])).shape == (50,)
+    letters = cost.dataset_size(compose(["dataset=emnist", "dataset.split=letters"]))
     assert (letters.train + letters.test, letters.classes) == (145_600, 26)
     without = compose(["+setting=fedala", "dataset=tiny_imagenet", "dataset.val=false"])
     assert rows_of(without) == 75_000
@@ -181,7 +183,7 @@ def test_ones_own_data_are_read_once_and_missing_ones_are_said(monkeypatch: pyte
     Path("mine.csv").unlink()
     assert rows_of(compose([*words, "data.validation=0.5"])) == round(90 * 0.75 * 0.5)
     with pytest.raises(UserError, match=r"other\.csv"):
-        cost.images(compose(["dataset=csv", "dataset.path=other.csv", "dataset.label=label"]))
+        cost.images_a_trial(compose(["dataset=csv", "dataset.path=other.csv", "dataset.label=label"]))
 
 
 def records(path: str = "runs") -> list[dict]:
@@ -196,7 +198,7 @@ def test_speeds_of_records_in_gradients() -> None:
     speeds = cost.known_speeds(Path("runs"))
     rate, how = cost.speed(config, speeds)
     assert how == "its own runs"
-    assert rate == pytest.approx(2 * cost.images(config) / status["seconds"]), "Ditto makes two passes"
+    assert rate == pytest.approx(2 * cost.images_a_trial(config) / status["seconds"]), "Ditto makes two passes"
     assert cost.speed(compose([*SMALL, "algorithm=fedavg"]), speeds) == (rate, "other methods' runs")
     again = compose([*SMALL, "algorithm=ditto", "algorithm.own_epochs=12"])
     assert cost.speed(again, speeds) == (rate, "its own runs"), "with other hyperparameters"
@@ -259,19 +261,19 @@ def test_points_cost_what_they_set(plan: Plan) -> None:
     points = [{key: value} for key, axis in axes.items() for value in axis.grid]
     tune = replace(plan.tune, split="test", seeds=2)
     plan = plan._replace(groups=[Group("", "ditto", config, axes, points, 4)], seeds=[0, 1, 2], tune=tune)
-    images = cost.images(config)
-    assert [cost.gradients(plan, job) / images for job in plan.jobs] == [4, 4, 3, 8, 2, 2, 2]
+    images = cost.images_a_trial(config)
+    assert [cost.gradients_of_slot(plan, slot) / images for slot in plan.slots] == [4, 4, 3, 8, 2, 2, 2]
 
 
 def test_start_and_evaluation_are_added_to_plain_steps_and_the_start_to_finished_runs() -> None:
     """Digits have 1,797 rows; five evaluations of two models on those for tests are a third of a gradient each."""
     config = compose([*SMALL, "train.rounds=10", "train.eval_every=2"])
     rows = rows_of(config)
-    assert cost.evaluation_of(config) == pytest.approx(5 * 2 * (1797 - rows) / 3)
-    trained = cost.gradients_of(config) / 100
+    assert cost.evaluation_gradients(config) == pytest.approx(5 * 2 * (1797 - rows) / 3)
+    trained = cost.gradients_of_trial(config) / 100
     assert cost.seconds([config] * 3, 100.0, "its own runs") == pytest.approx(3 * (trained + cost.START))
     plain = cost.seconds([config], 100.0, cost.PLAIN)
-    assert plain == pytest.approx(trained + cost.evaluation_of(config) / 100 + cost.START)
+    assert plain == pytest.approx(trained + cost.evaluation_gradients(config) / 100 + cost.START)
     assert cost.seconds([], 100.0, cost.PLAIN) == 0
 
 

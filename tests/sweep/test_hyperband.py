@@ -30,15 +30,15 @@ def test_the_brackets_of_the_paper() -> None:
     """Table 1 of Li et al. has R = 81: the first bracket has 81, 27, 9, 3, 1 points, the next 34 (27 of them are halved
     as here), ...
     """
-    found = [(rung.rounds, len(rung.slots)) for rung in rungs(143, 81)]
+    found = [(rung.rounds, len(rung.numbers)) for rung in rungs(143, 81)]
     assert found[:5] == [(1, 81), (3, 34), (9, 15), (27, 8), (81, 5)]
-    below = {rung.slots: rung for rung in rungs(143, 81)}
+    below = {rung.numbers: rung for rung in rungs(143, 81)}
     last = rungs(143, 81)[-1]
     chain = []
     while last.below:
-        chain.append((last.rounds, len(last.slots)))
+        chain.append((last.rounds, len(last.numbers)))
         last = below[last.below]
-    assert [*chain, (last.rounds, len(last.slots))] == [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)]
+    assert [*chain, (last.rounds, len(last.numbers))] == [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_the_brackets_of_the_paper() -> None:
 )
 def test_points_and_rounds_are_upper_bounds(points: int, rounds: int, tried: int) -> None:
     found = rungs(points, rounds)
-    assert sum(len(rung.slots) for rung in found if not rung.below) == tried
-    assert [slot for rung in found for slot in rung.slots] == list(range(found[-1].slots.stop))
-    assert {rung.rounds for rung in found if rung.slots.stop == found[-1].slots.stop} == {rounds}
+    assert sum(len(rung.numbers) for rung in found if not rung.below) == tried
+    assert [number for rung in found for number in rung.numbers] == list(range(found[-1].numbers.stop))
+    assert {rung.rounds for rung in found if rung.numbers.stop == found[-1].numbers.stop} == {rounds}
     assert min(rung.rounds for rung in found) >= 1
     for rung in found:
         assert all(compared % found[0].rounds == 0 for compared in [rung.rounds] if compared < rounds)
@@ -60,7 +60,7 @@ def test_the_best_are_promoted_and_what_has_no_value_comes_last() -> None:
 
     trials = [told(value) for value in (None, 0.2, 0.9, 0.9, 0.0)]
     rung = Rung(3, range(5, 10), range(5))
-    assert [promoted(rung, trials, slot) for slot in rung.slots] == [2, 3, 1, 4, 0]
+    assert [promoted(rung, trials, number) for number in rung.numbers] == [2, 3, 1, 4, 0]
 
 
 def test_a_point_with_a_late_result_is_promoted_once_and_no_other_twice() -> None:
@@ -253,6 +253,6 @@ def test_a_search_is_evaluated_where_rungs_end(
     monkeypatch.setattr(planner, "build", kept)
     assert main([*SEARCH, "train.rounds=90", "train.eval_every=15", "checkpoint.keep=false", "plan=true"]) == 0
     (group,) = plans[0].groups
-    assert (group.config.values["train"]["eval_every"], group.tried.values["train"]["eval_every"]) == (15, 5)
-    assert group.tried.values["checkpoint"]["keep"]
+    assert (group.config.values["train"]["eval_every"], group.search_config.values["train"]["eval_every"]) == (15, 5)
+    assert group.search_config.values["checkpoint"]["keep"]
     assert not group.config.values["checkpoint"]["keep"]

@@ -124,9 +124,9 @@ def test_workers_that_are_killed_before_they_have_a_trial_end_the_command(
 
 RAISING = """
 import json, pickle, sys
-job = json.loads(sys.argv[1])
-if job["number"] == 0:
-    open(job["error"], "wb").write(pickle.dumps(ZeroDivisionError("it broke")))
+arguments = json.loads(sys.argv[1])
+if arguments["number"] == 0:
+    open(arguments["error"], "wb").write(pickle.dumps(ZeroDivisionError("it broke")))
     sys.exit(1)
 """
 

@@ -17,7 +17,7 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
 
     def written() -> dict:
         queue.refresh()
-        ledger.write(queue.state, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
+        ledger.write(queue.sweep, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
         return json.loads(ledger.path(plan).read_text())
 
     first = written()
@@ -59,7 +59,7 @@ def test_a_reading_with_the_same_trials_has_a_ledger_of_its_own(plan: Plan) -> N
     for reading in ("paper", "epochs"):
         queue = Queue(plan._replace(reading=reading))
         queue.prepare()
-        ledger.write(queue.state, ["sweep=fedpg/table1", f"reading={reading}"])
+        ledger.write(queue.sweep, ["sweep=fedpg/table1", f"reading={reading}"])
     assert [(each.reading, each.id) for each in ledgers(plan.runs)] == [("paper", plan.id), ("epochs", plan.id)]
 
 
@@ -67,7 +67,7 @@ def test_sweeps_of_other_names_and_scales_keep_their_ledgers(plan: Plan) -> None
     for name, scale in (("mine", "paper"), ("other", "paper"), ("mine", "100"), ("mine", "paper")):
         queue = Queue(plan._replace(name=name, scale=scale))
         queue.prepare()
-        ledger.write(queue.state, [f"sweep={name}", f"scale={scale}"])
+        ledger.write(queue.sweep, [f"sweep={name}", f"scale={scale}"])
     found = ledgers(plan.runs)
     assert [(each.sweep, each.scale) for each in found] == [("other", "paper"), ("mine", "100"), ("mine", "paper")]
     assert {each.id for each in found} == {plan.id}
@@ -90,7 +90,7 @@ def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_supe
 
     def written() -> dict:
         queue.refresh()
-        ledger.write(queue.state, [])
+        ledger.write(queue.sweep, [])
         return json.loads(ledger.path(plan).read_text())["groups"][0]
 
     for value in (0.4, 0.6, None):
@@ -118,7 +118,7 @@ def test_the_ledger_keeps_no_password(plan: Plan) -> None:
     plan = plan._replace(groups=[group._replace(config=replace(group.config, values=values))])
     queue = Queue(plan)
     queue.prepare()
-    ledger.write(queue.state, ["seed=0,1", word])
+    ledger.write(queue.sweep, ["seed=0,1", word])
     text = ledger.path(plan).read_text()
     assert "secret" not in text
     assert json.loads(text)["tracking"]["uri"] == "postgresql://lab@host/runs"

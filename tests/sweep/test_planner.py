@@ -15,10 +15,10 @@ from pflsweep.config.hydra_loader import command_of, load, search_path
 from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep import cost, planner
-from pflsweep.sweep.command import checked
-from pflsweep.sweep.plan import Job, Plan, changed, plan_id, read, write
+from pflsweep.sweep.command import check_command
+from pflsweep.sweep.plan import Plan, Slot, changed, plan_id, read, write
 from pflsweep.sweep.planner import _versions
-from pflsweep.sweep.search_space import Axis, axis, drawn_as, points
+from pflsweep.sweep.search_space import Axis, grid_points, params_of, parse_axis
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def planned(*words: str, calls: Counter | None = None) -> Plan:
     """Return the plan of `pflsweep -m`. calls: counts what is composed."""
     own = [word for word in words if is_of_sweep(word)]
-    command = checked(command_of(load(own, search_path(None))))
+    command = check_command(command_of(load(own, search_path(None))))
     if command.sweep and (search := read_table(command.sweep).search):
-        command = checked(command_of(load([*search, *own], search_path(None))))
+        command = check_command(command_of(load([*search, *own], search_path(None))))
 
     def counted(overrides: list[str]) -> Any:
         if calls is not None:
@@ -41,7 +41,7 @@ def planned(*words: str, calls: Counter | None = None) -> Plan:
 
 
 def trials(plan: Plan) -> list[dict[str, Any]]:
-    return [flat(config.values) for job in plan.jobs for config in plan.configs(job, {})]
+    return [flat(config.values) for slot in plan.slots for config in plan.configs(slot, {})]
 
 
 def test_a_product_in_order_with_seeds_and_labels() -> None:
@@ -53,8 +53,8 @@ def test_a_product_in_order_with_seeds_and_labels() -> None:
         for lr in (0.1, 0.5)
     ]
     assert plan.seeds == [2, 0]
-    assert list(plan.jobs) == [Job(g, True, k) for g in range(8) for k in (0, 1)]
-    assert plan.title(Job(1, True, 0), {}) == "fedavg partition=iid train.lr=0.5 seed=2"
+    assert list(plan.slots) == [Slot(g, True, k) for g in range(8) for k in (0, 1)]
+    assert plan.title(Slot(1, True, 0), {}) == "fedavg partition=iid train.lr=0.5 seed=2"
     assert [found["seed"] for found in trials(plan)] == [2, 0] * 8
     assert {found["train.batch"] for found in trials(plan)} == {8}
 
@@ -74,8 +74,8 @@ def test_copies_are_what_composing_would_give_and_options_are_composed_once() ->
     # Composed once for each of two methods and two kinds of limits
     assert sorted(calls.values()) == [1] * 4
     assert len(plan.groups) == 16
-    for job in plan.jobs:
-        (config,) = plan.configs(job, {})
+    for slot in plan.slots:
+        (config,) = plan.configs(slot, {})
         values = flat(config.values)
         keys = ("algorithm.mu", "data.limit", "metrics.trained", "seed")
         words = [f"{key}={as_override(values[key])}" for key in keys]
@@ -137,20 +137,20 @@ def test_a_search_at_another_scale_tries_what_that_scale_tries(tmp_path: Path) -
         "    space: {all: {train.lr: {grid: [1, 2, 3]}}}\n"
     )  # fmt: skip
 
-    def points(plan: Plan) -> list[dict[str, Any]]:
-        jobs = [job for job in plan.jobs if not job.final]
-        return [flat(config.values) for job in jobs for config in plan.configs(job, plan.foreseen(job))]
+    def search_trials(plan: Plan) -> list[dict[str, Any]]:
+        slots = [slot for slot in plan.slots if not slot.final]
+        return [flat(config.values) for slot in slots for config in plan.configs(slot, plan.known_point(slot))]
 
     def final(plan: Plan) -> list[dict[str, Any]]:
-        return [flat(config.values) for job in plan.jobs if job.final for config in plan.configs(job, {})]
+        return [flat(config.values) for slot in plan.slots if slot.final for config in plan.configs(slot, {})]
 
     both, rounds = planned("sweep=own", "scale=30", "tune.scale=tiny"), planned("sweep=own", "scale=30")
     tiny = planned("sweep=own", "scale=tiny", "seed=3,4")
-    assert points(both) == points(tiny)
+    assert search_trials(both) == search_trials(tiny)
     assert final(both) == final(rounds)
-    assert len(points(both)) == 2 * 2 * 2, "rows, points, tuning seeds"
+    assert len(search_trials(both)) == 2 * 2 * 2, "rows, points, tuning seeds"
     keys = ("train.rounds", "train.eval_every", "train.batch", "algorithm.mu", "seed")
-    tried, trained = points(both)[0], final(both)[0]
+    tried, trained = search_trials(both)[0], final(both)[0]
     images = round(1797 * 0.75) * tried["train.epochs"]
     assert [tried[key] for key in keys] == [7000 // images, 7000 // images, 7, 2.0, 3]
     assert [trained[key] for key in keys] == [30, 20, 32, 1.0, 3]
@@ -256,14 +256,14 @@ def test_searches_come_first_and_hold_validation_data_back() -> None:
     plan = planned("algorithm=fedprox,local", "seed=5,6,7", "tune=grid", "tune.seeds=2", "tune.validation=0.3")
     first, second = plan.groups
     assert (first.tries, second.tries) == (len(first.points), len(second.points))
-    assert first.points == points(first.space)
-    searches = [Job(0, False, k) for k in range(first.tries)] + [Job(1, False, k) for k in range(second.tries)]
-    assert list(plan.jobs) == [*searches, *(Job(g, True, k) for g in (0, 1) for k in (0, 1, 2))]
+    assert first.points == grid_points(first.space)
+    searches = [Slot(0, False, k) for k in range(first.tries)] + [Slot(1, False, k) for k in range(second.tries)]
+    assert list(plan.slots) == [*searches, *(Slot(g, True, k) for g in (0, 1) for k in (0, 1, 2))]
     point = first.points[3]
-    tried = plan.configs(Job(0, False, 3), point)
+    tried = plan.configs(Slot(0, False, 3), point)
     assert [(each.values["seed"], each.values["data"]["validation"]) for each in tried] == [(5, 0.3), (6, 0.3)]
     assert all(flat(each.values)[key] == value for each in tried for key, value in point.items())
-    (final,) = plan.configs(Job(0, True, 2), point)
+    (final,) = plan.configs(Slot(0, True, 2), point)
     assert (final.values["seed"], final.values["data"]["validation"]) == (7, 0.0)
     test = planned("algorithm=fedprox", "tune=grid", "tune.split=test")
     assert {each["data.validation"] for each in trials(test)} == {0.0}
@@ -378,14 +378,14 @@ def test_the_id_depends_on_the_file_of_an_option_of_ones_own(tmp_path: Path) -> 
     found = []
     for row in (0, 1):
         Path("p.json").write_text(json.dumps({"train": [[row], [2]], "test": [[100], [101]]}))
-        cost.forget()
-        found.append(cost.cut_of(compose(["dataset=digits", "partition=mine"], tmp_path)).checksum)
+        cost.clear_caches()
+        found.append(cost.partition_size(compose(["dataset=digits", "partition=mine"], tmp_path)).checksum)
     assert found[0] != found[1]
 
 
 def test_a_short_scale_evaluates_its_last_round_as_a_longer_one_does() -> None:
     config = compose(["train.rounds=20", "train.eval_every=10"])
-    every = {rounds: cost.shortened(config, rounds).train.eval_every for rounds in (20, 15, 12, 10, 7, 6)}
+    every = {rounds: cost.limit_rounds(config, rounds).train.eval_every for rounds in (20, 15, 12, 10, 7, 6)}
     assert every == {20: 10, 15: 5, 12: 6, 10: 10, 7: 7, 6: 6}
 
 
@@ -420,7 +420,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         write(plan, tmp_path / "plan.json")
         again = read(tmp_path / "plan.json")
         assert again == plan
-        assert list(again.jobs) == list(plan.jobs)
+        assert list(again.slots) == list(plan.slots)
         for group, other in zip(plan.groups, again.groups, strict=True):
             # By repr, since 1 has to stay 1 and not become 1.0
             assert repr(other) == repr(group)
@@ -442,9 +442,9 @@ def test_scales(table: str, only: str) -> None:
         assert len(fewer.points) in ((0,) if table == "fedfomo/table1" else (2, 4))
         rounds = fewer.config.values["train"]["rounds"]
         assert 1 <= rounds <= paper.config.values["train"]["rounds"]
-        assert cost.images(fewer.config) <= 1_500_000
+        assert cost.images_a_trial(fewer.config) <= 1_500_000
         more = changed(fewer.config, {"train.rounds": rounds + 1})
-        assert cost.images(more) > 1_500_000 or rounds == paper.config.values["train"]["rounds"]
+        assert cost.images_a_trial(more) > 1_500_000 or rounds == paper.config.values["train"]["rounds"]
         assert all(fewer.config.values[group] == paper.config.values[group] for group in kept)
         train, cut = paper.config.values["train"], fewer.config.values["train"]
         assert {k for k in train if train[k] != cut[k]} <= {"rounds", "eval_every"}
@@ -452,7 +452,7 @@ def test_scales(table: str, only: str) -> None:
         assert least.config.values["data"]["limit"] == 6000
         assert least.config.values["train"]["participation"] == train["participation"]
         assert least.config.values["partition"]["clients"] == paper.config.values["partition"]["clients"]
-        assert cost.images(least.config) <= 12_000 or least.config.values["train"]["rounds"] == 1
+        assert cost.images_a_trial(least.config) <= 12_000 or least.config.values["train"]["rounds"] == 1
         assert least.tries == min(2, paper.tries)
         assert all(point in paper.points for point in least.points)
     assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1], [0])
@@ -463,7 +463,9 @@ def test_scales(table: str, only: str) -> None:
 )
 def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
     with pytest.raises(UserError, match="has several values, but a sweep has one"):
-        planner.build(checked(command_of(load([], search_path(None)))), [word], compose, OverridesParser.create(), "")
+        planner.build(
+            check_command(command_of(load([], search_path(None)))), [word], compose, OverridesParser.create(), ""
+        )
 
 
 def test_a_view_that_is_not_scored_is_refused_before_anything_runs() -> None:
@@ -481,31 +483,31 @@ def test_what_a_command_says_is_not_scaled() -> None:
 
 
 def test_a_single_round_is_left_where_one_is_more_than_the_scale() -> None:
-    config = cost.cut(compose(["+setting=fedpg", "train.participation=1.0"]), 100)
+    config = cost.limit_images(compose(["+setting=fedpg", "train.participation=1.0"]), 100)
     assert (config.values["train"]["rounds"], config.values["train"]["eval_every"]) == (1, 1)
     check(config)
 
 
 def test_rows_and_columns_are_chosen_by_pattern() -> None:
     table = read_table("fedala/table4")
-    few = planner.chosen(table, ["*_ala", "fedavg", "cifar100/*"])
+    few = planner.select(table, ["*_ala", "fedavg", "cifar100/*"])
     assert {row for _, row in few.cells} == {*(row for row in table.methods if row.endswith("_ala")), "fedavg"}
     assert {column for column, _ in few.cells} == {column for column in table.settings if column.startswith("cifar100")}
     assert ("cifar100/clients50", "fedavg") in few.cells
     assert ("cifar100/clients50", "fedavg_ala") not in few.cells
-    assert planner.chosen(table, []) == table
+    assert planner.select(table, []) == table
     with pytest.raises(UserError, match="runs none of these rows in these columns"):
-        planner.chosen(table, ["fedavg_ala", "agnews/*"])
+        planner.select(table, ["fedavg_ala", "agnews/*"])
 
 
 def test_points_of_a_limited_grid_are_spread_over_it() -> None:
     space = {"a": Axis([1, 2, 3], None, False, ""), "b": Axis([4, 5], None, False, "")}
-    assert points(space)[:3] == [{"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 4}]
-    assert points(space, 2) == [{"a": 1, "b": 4}, {"a": 3, "b": 5}]
-    assert points(space, 1) == [{"a": 1, "b": 4}]
-    assert points(space, 9) == points(space)
-    assert axis("k", {"grid": [1]}, "f").range is None
-    assert drawn_as({"k": axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}
+    assert grid_points(space)[:3] == [{"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 4}]
+    assert grid_points(space, 2) == [{"a": 1, "b": 4}, {"a": 3, "b": 5}]
+    assert grid_points(space, 1) == [{"a": 1, "b": 4}]
+    assert grid_points(space, 9) == grid_points(space)
+    assert parse_axis("k", {"grid": [1]}, "f").range is None
+    assert params_of({"k": parse_axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}
 
 
 def test_there_are_never_more_workers_than_trials() -> None:
@@ -522,8 +524,8 @@ def test_trials_of_several_numbers_of_rounds_are_evaluated_at_each(tmp_path: Pat
         "space: {fedavg: {train.lr: null, train.rounds: {grid: [30, 5]}}}\n"
     )
     (group,) = planned(f"sweep={tmp_path}/mine.yaml", "tune=grid", "train.eval_every=20").groups
-    assert group.tried.train.eval_every == 5
+    assert group.search_config.train.eval_every == 5
     (group,) = planned(f"sweep={tmp_path}/mine.yaml", "tune=random", "tune.points=2", "train.eval_every=20").groups
-    assert group.tried.train.eval_every == 1
+    assert group.search_config.train.eval_every == 1
     (group,) = planned("train.rounds=7", "train.eval_every=10").groups
     assert group.config.train.eval_every == 10

@@ -13,14 +13,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 
 from pflsweep.sweep import storage as storages
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
-from pflsweep.sweep.slots import point_of, state_of
+from pflsweep.sweep.slot_state import point_of, state_of
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 from tests.sweep.sweeping import age_heartbeats
 
-SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
+SEARCH, FINAL = Slot(0, False, 0), Slot(0, True, 0)
 KILLED: dict[str, Any] = {"status": "SIGKILL"}
 COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
@@ -41,7 +41,7 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
 
 
 @pytest.mark.parametrize(
-    ("states", "status", "extra"),
+    ("states", "status", "duplicates"),
     [
         ([], "lost", ()),
         ([(WAITING, {})], "waiting", ()),
@@ -74,9 +74,9 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 2})], "waiting", ()),
     ],
 )
-def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, extra: tuple[int, ...]) -> None:
-    slot = state_of([frozen(state, k, **attrs) for k, (state, attrs) in enumerate(states)])
-    assert (slot.status, slot.extra) == (status, extra)
+def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, duplicates: tuple[int, ...]) -> None:
+    state = state_of([frozen(state, k, **attrs) for k, (state, attrs) in enumerate(states)])
+    assert (state.status, state.duplicates) == (status, duplicates)
 
 
 def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
@@ -89,16 +89,16 @@ def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
         queue.tell(claim, value, {})
     final = queue.claim()
     assert final is not None
-    assert final.job == FINAL
+    assert final.slot == FINAL
     # The first of equal points wins
     assert final.point == {"train.lr": 0.2}
-    assert not queue.state.finished
+    assert not queue.sweep.finished
 
 
 def test_a_slot_is_granted_once(plan: Plan) -> None:
     one, two = opened(plan), opened(plan)
-    jobs = [claim.job for queue in (one, two, one, two) if (claim := queue.claim()) is not None]
-    assert jobs == [Job(0, False, k) for k in range(3)]
+    slots = [claim.slot for queue in (one, two, one, two) if (claim := queue.claim()) is not None]
+    assert slots == [Slot(0, False, k) for k in range(3)]
 
 
 def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
@@ -107,13 +107,15 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
         # Both see that nothing is enqueued yet
         queue.refresh()
     for queue in (one, two):
-        queue._enqueue([job for job in plan.jobs if queue.state.slots[job].status == "lost"])
+        queue._enqueue([slot for slot in plan.slots if queue.sweep.states[slot].status == "lost"])
     for queue in (one, two):
         queue.refresh()
-    assert [one.state.slots[job].trial for job in plan.jobs] == [two.state.slots[job].trial for job in plan.jobs]
+    assert [one.sweep.states[slot].trial for slot in plan.slots] == [
+        two.sweep.states[slot].trial for slot in plan.slots
+    ]
     trials = [t for study in one._studies.values() for t in study.get_trials()]
-    assert sum(trial.state == WAITING for trial in trials) == len(list(plan.jobs))
-    assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.jobs))
+    assert sum(trial.state == WAITING for trial in trials) == len(list(plan.slots))
+    assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.slots))
 
 
 def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan) -> None:
@@ -121,13 +123,13 @@ def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan
     for _ in range(5):
         claim = queue.claim()
         assert claim is not None
-        assert claim.job == SEARCH
+        assert claim.slot == SEARCH
         queue.revive()
         # It still sends heartbeats
-        assert queue.state.slots[SEARCH].status == "running"
+        assert queue.sweep.states[SEARCH].status == "running"
         age_heartbeats(queue)
         queue.revive()
-        assert queue.state.slots[SEARCH].status == "waiting"
+        assert queue.sweep.states[SEARCH].status == "waiting"
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:
@@ -136,7 +138,7 @@ def die(queue: Queue, folder: Path, rounds: int) -> None:
     worker.refresh()
     claim = worker.claim()
     assert claim is not None
-    assert claim.job == SEARCH
+    assert claim.slot == SEARCH
     worker.begin(claim, folder, 0)
     files.write_json(folder / "status.json", {"rounds": rounds})
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 1
@@ -149,32 +151,32 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
     queue = opened(plan)
     for rounds in (9, 12, 12, 13, 17, 17):
         die(queue, tmp_path, rounds)
-        assert queue.state.slots[SEARCH].status == "waiting"
+        assert queue.sweep.states[SEARCH].status == "waiting"
     die(queue, tmp_path, 17)
-    slot = queue.state.slots[SEARCH]
-    assert slot.status == "failed"
-    assert slot.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
+    state = queue.sweep.states[SEARCH]
+    assert state.status == "failed"
+    assert state.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
     # The same command first tries the point without a result, with a new count of deaths
     again = opened(plan)
-    assert again.state.slots[SEARCH].status == "waiting"
+    assert again.sweep.states[SEARCH].status == "waiting"
     for _ in range(2):
         die(again, tmp_path, 17)
     claim = again.claim()
     assert claim is not None
-    assert (claim.job, claim.point) == (SEARCH, {"train.lr": 0.1})
+    assert (claim.slot, claim.point) == (SEARCH, {"train.lr": 0.1})
 
 
 def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
     queue = opened(plan)
     claim = queue.claim()
     assert claim is not None
-    assert opened(plan).state.slots[claim.job].status == "running", "it may be another machine's"
+    assert opened(plan).sweep.states[claim.slot].status == "running", "it may be another machine's"
     age_heartbeats(queue)
     again = opened(plan)
-    assert again.state.slots[claim.job].status == "waiting"
+    assert again.sweep.states[claim.slot].status == "waiting"
     next_one = again.claim()
     assert next_one is not None
-    assert next_one.job == claim.job
+    assert next_one.slot == claim.slot
 
 
 def test_released_means_as_if_never_claimed(plan: Plan) -> None:
@@ -185,7 +187,7 @@ def test_released_means_as_if_never_claimed(plan: Plan) -> None:
     queue.refresh()
     again = queue.claim()
     assert again is not None
-    assert (again.job, again.point) == (first.job, first.point)
+    assert (again.slot, again.point) == (first.slot, first.point)
 
 
 def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> None:
@@ -195,9 +197,11 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
         assert claim is not None
         queue.fail(claim, "no loss is finite", diverged=True)
     queue.refresh()
-    assert queue.state.electable(0)
-    assert queue.state.winner(0) is None
-    assert {slot.reason for slot in queue.state.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
+    assert queue.sweep.can_elect_winner(0)
+    assert queue.sweep.winner(0) is None
+    assert {state.reason for state in queue.sweep.states.values() if state.status == "diverged"} == {
+        "no loss is finite"
+    }
     (study,) = [s for name, s in queue._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
 
@@ -208,12 +212,12 @@ def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan:
     queue = opened(plan)
     crash_last(queue)
     queue.refresh()
-    assert [slot.reason for slot in queue.state.without_result(0)] == ["out of memory"]
-    finals = {slot.status for job, slot in queue.state.slots.items() if job.final}
+    assert [state.reason for state in queue.sweep.without_result(0)] == ["out of memory"]
+    finals = {state.status for slot, state in queue.sweep.states.items() if slot.final}
     if not partial:
         assert finals == {"blocked"}
         assert queue.claim() is None
-        assert queue.state.finished, "nothing is left that this command could train"
+        assert queue.sweep.finished, "nothing is left that this command could train"
         queue.prepare()
         claim = queue.claim()
         assert claim is not None
@@ -222,7 +226,7 @@ def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan:
         queue.refresh()
     claim = queue.claim()
     assert claim is not None
-    assert (claim.job, claim.point) == (FINAL, {"train.lr": 0.2})
+    assert (claim.slot, claim.point) == (FINAL, {"train.lr": 0.2})
 
 
 def crash_last(queue: Queue) -> None:
@@ -256,26 +260,26 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     queue = opened(partial)
     crash_last(queue)
     assert [done(queue, 0.5, final(name)) for name in ("a", "b")] == [0.2, 0.2]
-    assert queue.state.finished
+    assert queue.sweep.finished
     again = opened(partial)
     assert done(again, 0.7, {}) == 0.3
-    assert not again.state.finished
+    assert not again.sweep.finished
     again.revive()
-    assert [again.state.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
-    assert [again.state.slots[job].trials for job in partial.final(0)] == [[], []]
+    assert [again.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [("a",), ("b",)]
+    assert [again.sweep.states[slot].trials for slot in partial.final_slots(0)] == [[], []]
     # Both final trials are trained again
     assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
-    assert again.state.finished
+    assert again.sweep.finished
     other = opened(partial)
-    assert other.state.finished
-    assert other.state.winner(0) == {"train.lr": 0.3}
-    assert [other.state.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
+    assert other.sweep.finished
+    assert other.sweep.winner(0) == {"train.lr": 0.3}
+    assert [other.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [("a",), ("b",)]
 
 
 def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: Plan) -> None:
     queue = opened(partial)
     crash_last(queue)
-    for _ in partial.final(0):
+    for _ in partial.final_slots(0):
         claim = queue.claim()
         assert claim is not None
         queue.fail(claim, "it diverges there", diverged=True)
@@ -283,8 +287,8 @@ def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: 
     assert done(again, 0.7, {}) == 0.3
     again.revive()
     assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
-    assert again.state.finished
-    assert [again.state.slots[job].superseded for job in partial.final(0)] == [(), ()]
+    assert again.sweep.finished
+    assert [again.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [(), ()]
 
 
 def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
@@ -294,9 +298,9 @@ def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
         claim = queue.claim()
         assert claim is not None
         queue.fail(claim, "no data there", **kinds)
-    assert queue.state.finished
+    assert queue.sweep.finished
     again = opened(partial)
-    assert again.state.left == 1
+    assert again.sweep.left == 1
     assert done(again, 0.6, final("a")) == 0.2
 
 
@@ -307,7 +311,7 @@ def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
     queue.prepare(retry=True)
     assert done(queue, 0.5, {}) == 0.3
     queue.revive()
-    assert queue.state.finished
+    assert queue.sweep.finished
 
 
 @pytest.mark.slow
@@ -329,12 +333,12 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
         queue.revive()
     here.refresh()
     assert done(here, 0.6, {}) == 0.3
-    assert not here.state.finished
+    assert not here.sweep.finished
     there.refresh()
     assert done(there, 0.6, {}) == 0.3
     here.refresh()
-    assert there.state.finished
-    assert here.state.finished
+    assert there.sweep.finished
+    assert here.sweep.finished
     (study,) = [s for name, s in here._studies.items() if name.startswith("final")]
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
@@ -348,18 +352,24 @@ def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
     idle.refresh()
     command = Queue(plan)
     command.prepare(retry=True)
-    assert [slot.status for slot in command.state.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
-    assert [slot.trials for job, slot in command.state.slots.items() if job.final] == [[], []]
+    assert [state.status for state in command.sweep.states.values()] == [
+        "done",
+        "done",
+        "waiting",
+        "waiting",
+        "waiting",
+    ]
+    assert [state.trials for slot, state in command.sweep.states.items() if slot.final] == [[], []]
     worker = opened(plan)
     assert done(worker, 0.7, {}) == 0.3
-    assert not worker.state.finished
+    assert not worker.sweep.finished
     worker.revive()
     assert [done(worker, 0.9, {}) for _ in range(2)] == [0.3, 0.3]
-    assert worker.state.finished
+    assert worker.sweep.finished
     for each in (idle, command):
         each.revive()
-        assert each.state.finished
-        assert [each.state.slots[job].value for job in plan.final(0)] == [0.9, 0.9]
+        assert each.sweep.finished
+        assert [each.sweep.states[slot].value for slot in plan.final_slots(0)] == [0.9, 0.9]
 
 
 def test_a_final_trial_whose_record_was_deleted_here_is_trained_again(plan: Plan, tmp_path: Path) -> None:
@@ -372,13 +382,13 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_again(plan: Plan
     # The whole folder was moved since
     done(queue, 0.5, {"trials": [{"identity": "there", "host": gethostname(), "folder": gone}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
-    assert opened(plan).state.finished
+    assert opened(plan).sweep.finished
     last = plan._replace(id="1" * 16)
     queue = opened(last)
     for _ in range(5):
         # The folder that this one was copied from still has it
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": str(tmp_path)}]})
-    assert [slot.status for slot in opened(last).state.slots.values()] == ["done"] * 3 + ["waiting"] * 2
+    assert [state.status for state in opened(last).sweep.states.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
@@ -386,17 +396,17 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     claim = queue.claim()
     assert claim is not None
     queue.refresh()
-    assert point_of(plan.groups[0], queue.state.slots[claim.job]) == claim.point
-    (config,) = plan.configs(claim.job, claim.point)
+    assert point_of(plan.groups[0], queue.sweep.states[claim.slot]) == claim.point
+    (config,) = plan.configs(claim.slot, claim.point)
     assert (config.values["train"]["lr"], config.values["data"]["validation"], config.values["seed"]) == (0.1, 0.2, 0)
-    (final,) = plan.configs(Job(0, True, 1), claim.point)
+    (final,) = plan.configs(Slot(0, True, 1), claim.point)
     assert (final.values["train"]["lr"], final.values["data"]["validation"], final.values["seed"]) == (0.1, 0.0, 1)
 
 
 def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
     queue = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
     assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
-    assert queue.state.finished
+    assert queue.sweep.finished
 
 
 @pytest.mark.slow
@@ -410,7 +420,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
         queue.tell(claim, 0.5, {"trials": []})
     again = Queue(many)
     again.refresh()
-    assert sum(slot.status == "done" for slot in again.state.slots.values()) == 20
+    assert sum(state.status == "done" for state in again.sweep.states.values()) == 20
     assert optuna.get_all_study_names(queue.storage) == [f"final trials {many.id}"]
 
 
@@ -435,7 +445,7 @@ def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     assert not queue.holds(claim)
     taken = other.claim()
     assert taken is not None
-    assert taken.job == claim.job
+    assert taken.slot == claim.slot
     assert not queue.holds(claim)
     assert other.holds(taken)
 
@@ -452,7 +462,7 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
 
 def _suspend(queue: Queue, claim: Lease) -> None:
     """Make the last renewal a minute old, as if this process had been suspended."""
-    queue._renewed[claim.trial] -= 60
+    queue._renewed[claim.trial_id] -= 60
 
 
 def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
@@ -478,13 +488,13 @@ def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
 
 
 def optuna_studies(queue: Queue) -> list[optuna.Study]:
-    storage = storages.opened(queue.storage.url, 60)
+    storage = storages.open_storage(queue.storage.url, 60)
     return [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
 
 
 def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:
     """Python 3.13 warns of a database that the garbage collector finds open."""
-    storage = storages.opened(f"sqlite:///{tmp_path}/optuna.db", 10)
+    storage = storages.open_storage(f"sqlite:///{tmp_path}/optuna.db", 10)
     optuna.create_study(storage=storage).enqueue_trial({})
     pool = storage.engine.pool
     closed: list[Any] = []

@@ -90,9 +90,9 @@ def test_rows_without_public_code_are_no_part_of_the_reading_code(paper: str) ->
 
 def test_later_overrides_replace_those_of_their_key() -> None:
     words = ["algorithm=pfedme", "algorithm.lam=1", "train.lr=0.1"]
-    assert reading.laid_over(words, ["train.lr=0.2"]) == ["algorithm=pfedme", "algorithm.lam=1", "train.lr=0.2"]
-    assert reading.laid_over(words, ["algorithm=fedavg"]) == ["train.lr=0.1", "algorithm=fedavg"]
-    assert reading.laid_over(words, []) == words
+    assert reading.lay_over(words, ["train.lr=0.2"]) == ["algorithm=pfedme", "algorithm.lam=1", "train.lr=0.2"]
+    assert reading.lay_over(words, ["algorithm=fedavg"]) == ["train.lr=0.1", "algorithm=fedavg"]
+    assert reading.lay_over(words, []) == words
 
 
 def test_fedpgs_platform_gives_two_methods_one_step() -> None:

@@ -14,14 +14,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.stats import qmc
 
 from pflsweep.config.options import Tune
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.sampling import AHEAD, FIRST, first_points, propose, sobol
-from pflsweep.sweep.search_space import Point, Space, axis, distributions
+from pflsweep.sweep.search_space import Point, Space, distributions, parse_axis
 from tests.sweep.sweeping import MAIN, age_heartbeats, database, numbers, require_each_once, require_same, run
 
 SPACE: Space = {
-    key: axis(key, content, "a test")
+    key: parse_axis(key, content, "a test")
     for key, content in {
         "train.lr": {"grid": [1e-4, 0.1], "log": True},
         "algorithm.mu": {"grid": [0, 1], "range": [0.0, 1.0]},
@@ -61,12 +61,12 @@ def test_two_axes_together_are_covered_better_than_by_chance() -> None:
 
 
 def test_whole_numbers_have_the_same_share_each_and_stay_in_their_range() -> None:
-    whole = axis("algorithm.models", {"grid": [1, 3]}, "a test")
+    whole = parse_axis("algorithm.models", {"grid": [1, 3]}, "a test")
     found = Counter(point["n"] for point in sobol({"n": whole}, 300, 0))
     assert set(found) == {1, 2, 3}
     assert max(found.values()) - min(found.values()) <= 3
     # Rounding to four digits would leave this range
-    narrow = axis("train.lr", {"grid": [0.123456, 0.123459]}, "a test")
+    narrow = parse_axis("train.lr", {"grid": [0.123456, 0.123459]}, "a test")
     assert all(0.123456 <= point["lr"] <= 0.123459 for point in sobol({"lr": narrow}, 20, 0))
     assert narrow.value(0.123458) == 0.123459
 
@@ -154,14 +154,14 @@ def tpe(plan: Plan) -> Plan:
 def drawn(queue: Queue) -> list[Point]:
     """Return the point of each slot of the search."""
     queue.refresh()
-    trials = [queue.state.slots[job].trial for job in queue.plan.searched(0)]
+    trials = [queue.sweep.states[slot].trial for slot in queue.plan.search_slots(0)]
     return [queue.plan.groups[0].point_of(trial.params) for trial in trials if trial is not None]
 
 
 def search_alone(plan: Plan) -> list[Point]:
     queue = Queue(plan)
     queue.prepare()
-    while (claim := queue.claim()) is not None and not claim.job.final:
+    while (claim := queue.claim()) is not None and not claim.slot.final:
         queue.tell(claim, score(claim.point), {})
     return drawn(queue)
 
@@ -176,13 +176,13 @@ def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: P
     workers[0].prepare()
     held: list[tuple[Queue, Lease]] = []
     most = 0
-    while not all(workers[0].state.slots[job].status == "done" for job in plan.searched(0)):
+    while not all(workers[0].sweep.states[slot].status == "done" for slot in plan.search_slots(0)):
         queue = draw.choice(workers)
         queue.refresh()
         if draw.random() < 0.6 and (claim := queue.claim()) is not None:
             held.append((queue, claim))
-            if claim.job.number >= FIRST:
-                most = max(most, sum(lease.job.number >= FIRST for _, lease in held))
+            if claim.slot.number >= FIRST:
+                most = max(most, sum(lease.slot.number >= FIRST for _, lease in held))
         elif held:
             queue, claim = held.pop(draw.randrange(len(held)))
             end = draw.random()
@@ -205,7 +205,7 @@ def test_points_that_are_known_are_seen_before_they_begin(tpe: Plan) -> None:
     queue.prepare()
     assert drawn(queue)[:FIRST] == tpe.groups[0].points
     assert drawn(queue)[FIRST:] == [{}] * 8
-    assert queue.plan.foreseen(Job(0, False, FIRST)) is None
+    assert queue.plan.known_point(Slot(0, False, FIRST)) is None
 
 
 SEARCH = [

@@ -7,15 +7,15 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from pflsweep.sweep.plan import Job, Plan
-from pflsweep.sweep.slots import POINT, SlotState, as_kept
+from pflsweep.sweep.plan import Plan, Slot
+from pflsweep.sweep.slot_state import POINT, SlotState, point_as_text
 from pflsweep.sweep.state import SweepState
 
 WON = {"train.lr": 0.2}
 
 
-def slot(status: str, lr: float = 0.1, value: float = 0.5, **attrs: Any) -> SlotState:
-    """Return a slot with a trial of Optuna at a learning rate, whose accuracy is known where it is done."""
+def state(status: str, lr: float = 0.1, value: float = 0.5, **attrs: Any) -> SlotState:
+    """Return the state of a slot with a trial of Optuna at a learning rate; its accuracy is known where it is done."""
     done = status == "done"
     trial = create_trial(
         state=TrialState.COMPLETE if done else TrialState.FAIL,
@@ -27,16 +27,18 @@ def slot(status: str, lr: float = 0.1, value: float = 0.5, **attrs: Any) -> Slot
     return SlotState(status, trial)
 
 
-def state(plan: Plan, *searched: SlotState) -> SweepState:
-    """Return a state whose search has these slots; the final trials wait."""
+def sweep(plan: Plan, *searched: SlotState) -> SweepState:
+    """Return the state of a sweep whose search has slots in these states; the final trials wait."""
     found = SweepState(plan)
-    found.slots = dict(zip(plan.searched(0), searched, strict=True)) | {job: slot("waiting") for job in plan.final(0)}
+    found.states = dict(zip(plan.search_slots(0), searched, strict=True)) | {
+        slot: state("waiting") for slot in plan.final_slots(0)
+    }
     return found
 
 
 def test_the_best_point_wins_and_the_first_of_equal_ones(plan: Plan) -> None:
-    found = state(plan, slot("done", 0.1, 0.4), slot("done", 0.2, 0.6), slot("done", 0.3, 0.6))
-    assert found.electable(0)
+    found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("done", 0.3, 0.6))
+    assert found.can_elect_winner(0)
     assert found.winner(0) == WON
     assert (found.left, found.finished) == (2, False)
 
@@ -47,21 +49,23 @@ def test_the_best_point_wins_and_the_first_of_equal_ones(plan: Plan) -> None:
 ])  # fmt: skip
 def test_a_winner_is_elected_when_each_point_has_a_result(plan: Plan, third: str, partial: bool, elects: bool) -> None:
     plan = plan._replace(tune=replace(plan.tune, partial=partial))
-    found = state(plan, slot("done", 0.1, 0.4), slot("done", 0.2, 0.6), slot(third, 0.3))
-    assert found.electable(0) == elects
+    found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state(third, 0.3))
+    assert found.can_elect_winner(0) == elects
     over = found.search_over(0)
     # A final trial that waits is blocked where the search is over and elects nobody
-    assert found.judged(Job(0, True, 0), slot("waiting")).status == ("blocked" if over and not elects else "waiting")
+    assert found.adapt_to_search(Slot(0, True, 0), state("waiting")).status == (
+        "blocked" if over and not elects else "waiting"
+    )
 
 
 @pytest.mark.parametrize(("kept", "status"), [(WON, "done"), ({"train.lr": 0.1}, "lost")])
 def test_a_final_trial_of_another_point_is_trained_again_and_superseded(plan: Plan, kept: dict, status: str) -> None:
-    found = state(plan, slot("done", 0.1, 0.4), slot("done", 0.2, 0.6), slot("diverged", 0.3))
-    trained = slot("done", 0.1, 0.7, result={"trials": [{"identity": "a"}]}, **{POINT: as_kept(kept)})
-    judged = found.judged(Job(0, True, 0), trained)
-    assert (judged.status, judged.superseded) == (status, () if status == "done" else ("a",))
+    found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("diverged", 0.3))
+    trained = state("done", 0.1, 0.7, result={"trials": [{"identity": "a"}]}, **{POINT: point_as_text(kept)})
+    adapted = found.adapt_to_search(Slot(0, True, 0), trained)
+    assert (adapted.status, adapted.superseded) == (status, () if status == "done" else ("a",))
 
 
 def test_a_final_trial_waits_while_its_search_goes_on_again(plan: Plan) -> None:
-    found = state(plan, slot("done", 0.1, 0.4), slot("done", 0.2, 0.6), slot("waiting", 0.3))
-    assert found.judged(Job(0, True, 0), slot("done", **{POINT: as_kept(WON)})).status == "waiting"
+    found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("waiting", 0.3))
+    assert found.adapt_to_search(Slot(0, True, 0), state("done", **{POINT: point_as_text(WON)})).status == "waiting"

@@ -11,7 +11,7 @@ from pflsweep.sweep import pictures
 from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.status import groups, summary
-from pflsweep.sweep.status.live import View
+from pflsweep.sweep.status.live import LiveStatus
 from pflsweep.util.errors import UserError
 
 
@@ -38,14 +38,14 @@ def queue(plan: Plan) -> Queue:
     return queue
 
 
-def page(view: View) -> str:
+def page(view: LiveStatus) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     console.print(view._page())
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -> None:
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     advance(queue, [0.4, "it broke"])
     claim = queue.claim()
     assert claim is not None
@@ -59,17 +59,19 @@ def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -
 
 
 def test_what_was_trained_before_does_not_shorten_what_is_left(queue: Queue) -> None:
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     claim = queue.claim()
     assert claim is not None
     queue.tell(claim, 0.4, told(0.4, seconds=3600.0))
     view._look()
-    assert view._left() is None
+    assert view._seconds_left() is None
     assert "left" not in page(view)
     advance(queue, [0.5])
     view._look()
     view._began = time.monotonic() - 100
-    assert view._left() == pytest.approx(350, rel=0.01), "one more search, and two seeds with a quarter more data"
+    assert view._seconds_left() == pytest.approx(350, rel=0.01), (
+        "one more search, and two seeds with a quarter more data"
+    )
 
 
 def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queue: Queue) -> None:
@@ -77,18 +79,18 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queu
     claim = queue.claim()
     assert claim is not None
     queue.set_attr(claim, "reached", rounds // 3)
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     view._look()
-    assert view._left() is None, "nothing was trained since"
+    assert view._seconds_left() is None, "nothing was trained since"
     queue.set_attr(claim, "reached", 2 * rounds // 3)
     view._look()
     view._began = time.monotonic() - 100
     thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # the rest of this search, two more, and two seeds with a quarter more data
-    assert view._left() == pytest.approx(100 * thirds, rel=0.01)
+    assert view._seconds_left() == pytest.approx(100 * thirds, rel=0.01)
 
 
 def test_nothing_is_said_of_what_is_left_before_a_trial_has_ended_or_a_minute_has_passed(queue: Queue) -> None:
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     view._began = time.monotonic() - 100
     view._look()
     assert time.monotonic() - view._began < 10, "no trial has begun: the workers are starting"
@@ -97,20 +99,20 @@ def test_nothing_is_said_of_what_is_left_before_a_trial_has_ended_or_a_minute_ha
     queue.set_attr(claim, "reached", 1)
     view._began = time.monotonic() - 30
     view._look()
-    assert view._left() is None, "its start is most of that time"
+    assert view._seconds_left() is None, "its start is most of that time"
     view._began = time.monotonic() - 70
-    assert view._left() is not None
+    assert view._seconds_left() is not None
     queue.tell(claim, 0.4, told(0.4))
     view._began = time.monotonic() - 5
     view._look()
-    assert view._left() is not None
+    assert view._seconds_left() is not None
 
 
 def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Plan) -> None:
     plan = plan._replace(tune=replace(plan.tune, seeds=2))
     queue = Queue(plan)
     queue.prepare()
-    view = View(plan)
+    view = LiveStatus(plan)
     rounds = plan.groups[0].config.values["train"]["rounds"]
     claim = queue.claim()
     assert claim is not None
@@ -118,12 +120,12 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     view._look()
     view._began = time.monotonic() - 100
     seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other one, and two with a quarter more data
-    assert view._left() == pytest.approx(100 * seeds, rel=0.01)
+    assert view._seconds_left() == pytest.approx(100 * seeds, rel=0.01)
 
 
 def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(queue: Queue) -> None:
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     for end in (queue.prune, lambda claim, _: queue.fail(claim, "it broke")):
         claim = queue.claim()
         assert claim is not None
@@ -131,7 +133,7 @@ def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(q
         end(claim, told(0.1))
     view._look()
     view._began = time.monotonic() - 100
-    assert view._left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
+    assert view._seconds_left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
 
 
 def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> None:
@@ -140,18 +142,18 @@ def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> 
     claim = queue.claim()
     assert claim is not None
     queue.set_attr(claim, "reached", 2 * rounds // 3)
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     for reached in (rounds // 3, 2 * rounds // 3):
         queue.set_attr(claim, "reached", reached)
         view._look()
     view._began = time.monotonic() - 100
-    assert view._left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
+    assert view._seconds_left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
 
 
 def test_a_log_says_at_times_what_is_running_and_what_is_left(
     queue: Queue, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = View(queue.plan)
+    view = LiveStatus(queue.plan)
     monkeypatch.setattr("pflsweep.sweep.status.live.QUIET", 0)
     claim = queue.claim()
     assert claim is not None
@@ -166,7 +168,7 @@ def test_a_log_says_at_times_what_is_running_and_what_is_left(
 
 def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.CaptureFixture) -> None:
     advance(queue, [0.4])
-    with View(queue.plan):
+    with LiveStatus(queue.plan):
         advance(queue, [0.5, "nan", 0.75])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "a test: 5 trials, 1 of them done before"
@@ -182,7 +184,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
 def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFixture) -> None:
     """A point that diverged has lost its search, which is not a failure of the sweep."""
     advance(queue, [0.4, 0.6, "nan", 0.75, 0.77])
-    assert summary.conclude(queue, track=False) == 0
+    assert summary.print_results(queue, track=False) == 0
     out, err = capsys.readouterr()
     assert "train.lr=0.2" in out
     assert "At an end of the search" not in out
@@ -197,7 +199,7 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
     queue: Queue, capsys: pytest.CaptureFixture
 ) -> None:
     advance(queue, [0.4, 0.6, "it broke"])
-    assert summary.conclude(queue, track=False) == 1
+    assert summary.print_results(queue, track=False) == 1
     out, err = capsys.readouterr()
     assert "no winner" in out
     assert "train.lr=0.2" not in out
@@ -208,7 +210,7 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
 
 def test_the_end_says_which_winners_are_at_an_end_of_their_search(queue: Queue, capsys: pytest.CaptureFixture) -> None:
     advance(queue, [0.4, 0.5, 0.6, 0.75, 0.77])
-    assert summary.conclude(queue, track=False) == 0
+    assert summary.print_results(queue, track=False) == 0
     said = "where a wider range may be better: train.lr=0.3 is the largest value tried (fedavg)."
     assert said in capsys.readouterr().out
 
@@ -217,7 +219,7 @@ def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.C
     queue = Queue(plan._replace(tune=replace(plan.tune, partial=True)))
     queue.prepare()
     advance(queue, [0.4, 0.6, "it broke", 0.75, 0.77])
-    assert summary.conclude(queue, track=False) == 1
+    assert summary.print_results(queue, track=False) == 1
     out, err = capsys.readouterr()
     assert "train.lr=0.2 †" in out
     assert "76.0 ± 1.4 †" in out
@@ -225,9 +227,9 @@ def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.C
 
 
 def test_the_table_of_a_sweep(queue: Queue) -> None:
-    assert groups.table(queue.state).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
+    assert groups.table(queue.sweep).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
     advance(queue, [0.4, 0.6])
-    now = groups.group_status(queue.state, 0)
+    now = groups.group_status(queue.sweep, 0)
     assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
     assert groups.spread([0.5]) == "50.0"
     assert groups.spread([0.5, 0.6]) == "55.0 ± 7.1"
@@ -236,9 +238,9 @@ def test_the_table_of_a_sweep(queue: Queue) -> None:
 def test_a_search_as_a_picture(queue: Queue) -> None:
     advance(queue, [0.4])
     # A single point makes no picture
-    assert pictures.of_searches(queue) == {}
+    assert pictures.search_figures(queue) == {}
     advance(queue, [0.6, 0.5])
-    ((name, made),) = pictures.of_searches(queue).items()
+    ((name, made),) = pictures.search_figures(queue).items()
     assert name == "search/fedavg"
     history, lr = made.axes
     assert history.lines[1].get_ydata().tolist() == pytest.approx([40, 60, 60])  # best so far
@@ -259,7 +261,7 @@ def test_a_ledger_that_could_not_be_written_is_said_once_and_tried_again(
         if len(told_of) < 3:
             raise UserError("runs/sweeps cannot be written to (No space left on device).")
 
-    view = View(queue.plan, tell)
+    view = LiveStatus(queue.plan, tell)
     advance(queue, [0.4])
     for _ in range(4):
         view._look()

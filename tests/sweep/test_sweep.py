@@ -15,7 +15,7 @@ import pytest
 
 from pflsweep.commands.main import main
 from pflsweep.engine import stack
-from pflsweep.sweep.storage import opened
+from pflsweep.sweep.storage import open_storage
 from tests.sweep.sweeping import (
     database,
     numbers,
@@ -54,7 +54,7 @@ def configs() -> list[dict[str, Any]]:
 
 def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
     """Return the trials of each study by its method and setting, or under `final`."""
-    storage = opened(database(Path.cwd()), 60)
+    storage = open_storage(database(Path.cwd()), 60)
     names = optuna.get_all_study_names(storage)
     return {name.rsplit(" ", 2)[0]: optuna.load_study(study_name=name, storage=storage).trials for name in names}
 

@@ -13,7 +13,7 @@ from pflsweep.config.identity import NUMERICS
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
-from pflsweep.sweep.trained import _is_trained, known_trials
+from pflsweep.sweep.trained import _is_trained, finished_records
 from pflsweep.trial.metadata import own_code
 
 from .test_planner import planned
@@ -96,7 +96,7 @@ def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     def is_known(config: Config, code: Any) -> bool:
         for numerics in (NUMERICS, dict.fromkeys(NUMERICS, 1)):
             monkeypatch.setattr("pflsweep.trial.metadata.NUMERICS", numerics)
-            if _is_trained(config, code, known):
+            if _is_trained(config, code, finished):
                 return True
         return False
 
@@ -104,14 +104,14 @@ def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     for file in COMMITTED.glob("*.zip"):
         with zipfile.ZipFile(file) as archive:
             archive.extractall(runs)
-    known, count = known_trials(runs), 0
+    finished, count = finished_records(runs), 0
     for ledger in ledgers(runs):
         plan = planned(*shlex.split(ledger.command)[2:])
         for g, group in enumerate(plan.groups):
             told = ledger.groups[group.setting, group.method]
             code = own_code(group.config)
-            for job, seed in zip(plan.final(g), plan.seeds, strict=True):
-                (config,) = plan.configs(job, told["winner"] or {})
+            for slot, seed in zip(plan.final_slots(g), plan.seeds, strict=True):
+                (config,) = plan.configs(slot, told["winner"] or {})
                 identity = told["trials"].get(str(seed))
                 if identity is None or is_known(config, code):
                     count += identity is not None

@@ -14,9 +14,9 @@ import pflsweep
 from pflsweep.records.record import Record
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
-from pflsweep.sweep.plan import Job, Plan, alike
+from pflsweep.sweep.plan import Plan, Slot, stackable
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.search_space import axis
+from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.status import summary
 from pflsweep.sweep.worker import outcome
 from pflsweep.tracking import run
@@ -79,13 +79,13 @@ def test_a_trial_that_fails_says_why(
     queue.prepare()
     worker.work(plan)
     queue.refresh()
-    slot = queue.state.slots[Job(0, False, 0)]
+    state = queue.sweep.states[Slot(0, False, 0)]
     lost = says == "diverged"
-    assert (slot.status, slot.reason) == ("diverged" if lost else "failed", reason)
-    assert [key for key in ("trace", "input", "diverged") if slot.result.get(key)] == [says]
+    assert (state.status, state.reason) == ("diverged" if lost else "failed", reason)
+    assert [key for key in ("trace", "input", "diverged") if state.result.get(key)] == [says]
     # Later trials in this process do not belong to this sweep
     assert run.SWEEP not in os.environ
-    final = queue.state.slots[Job(0, True, 0)]
+    final = queue.sweep.states[Slot(0, True, 0)]
     if lost:
         assert final.reason == f"its search has no winner: every point has lost ({reason})"
     else:
@@ -112,7 +112,7 @@ def test_what_ends_a_stack_at_once_puts_its_slots_back(
     with pytest.raises(type(error)):
         worker.work(plan)
     queue.refresh()
-    assert {slot.status for slot in queue.state.slots.values()} == {"waiting"}
+    assert {state.status for state in queue.sweep.states.values()} == {"waiting"}
 
 
 def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: p
     with pytest.raises(ZeroDivisionError):
         worker.work(plan)
     queue.refresh()
-    assert {slot.status for slot in queue.state.slots.values()} == {"waiting"}
+    assert {state.status for state in queue.sweep.states.values()} == {"waiting"}
 
 
 @pytest.mark.slow
@@ -138,9 +138,9 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     busy = [1]
 
     def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        if claim.job.final:
+        if claim.slot.final:
             return [{"value": 0.5, "identity": "final"}]
-        match claim.job.number:
+        match claim.slot.number:
             case 0:
                 raise worker.Pruned("it loses")
             case 1:
@@ -150,30 +150,32 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
         return [{"value": 0.9, "identity": "third"}]
 
     queue, plan = three(plan)
-    monkeypatch.setattr(worker, "_trained", trained)
+    monkeypatch.setattr(worker, "_train", trained)
     worker.work(plan)
     queue.refresh()
-    by_number = {job.number: slot for job, slot in queue.state.slots.items() if not job.final}
+    by_number = {slot.number: state for slot, state in queue.sweep.states.items() if not slot.final}
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
     assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
-    assert all(slot.status == "blocked" for job, slot in queue.state.slots.items() if job.final), "a bug is no result"
+    assert all(state.status == "blocked" for slot, state in queue.sweep.states.items() if slot.final), (
+        "a bug is no result"
+    )
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of the other trials are stored, the slot of the one that met the error is free, and the worker ends."""
 
     def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        if claim.job.number == 1:
+        if claim.slot.number == 1:
             raise worker.StorageUnavailable("MLflow does not answer")
-        return [{"value": 0.5 + claim.job.number / 10, "identity": str(claim.job.number)}]
+        return [{"value": 0.5 + claim.slot.number / 10, "identity": str(claim.slot.number)}]
 
     queue, plan = three(plan)
-    monkeypatch.setattr(worker, "_trained", trained)
+    monkeypatch.setattr(worker, "_train", trained)
     with pytest.raises(worker.StorageUnavailable):
         worker.work(plan)
     queue.refresh()
-    by_number = {job.number: slot for job, slot in queue.state.slots.items() if not job.final}
+    by_number = {slot.number: state for slot, state in queue.sweep.states.items() if not slot.final}
     assert [by_number[k].status for k in range(3)] == ["done", "waiting", "done"]
 
 
@@ -191,8 +193,8 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     monkeypatch.undo()
     queue.beat(claim)
     queue.refresh()
-    slot = queue.state.slots[claim.job]
-    assert (slot.result["round"], slot.result["reached"]) == ([3, 9], 12)
+    state = queue.sweep.states[claim.slot]
+    assert (state.result["round"], state.result["reached"]) == ([3, 9], 12)
 
 
 def _gone(*_: Any) -> None:
@@ -206,18 +208,18 @@ def test_what_may_train_at_once(plan: Plan) -> None:
         config = worker_plan.changed(group.config, {key.replace("__", "."): value for key, value in values.items()})
         return group._replace(config=config)
 
-    assert alike(group, changed(train__lr=0.5, partition__alpha=0.1))
-    assert not alike(group, changed(train__momentum=0.5)), "the optimiser is one for all"
-    assert not alike(group, changed(train__batch=7))
-    assert not alike(group, changed(model__hidden=[3]))
-    searched = group._replace(space={"train.batch": axis("train.batch", {"grid": [8, 16]}, "a test")})
-    assert not alike(searched, searched)
+    assert stackable(group, changed(train__lr=0.5, partition__alpha=0.1))
+    assert not stackable(group, changed(train__momentum=0.5)), "the optimiser is one for all"
+    assert not stackable(group, changed(train__batch=7))
+    assert not stackable(group, changed(model__hidden=[3]))
+    searched = group._replace(space={"train.batch": parse_axis("train.batch", {"grid": [8, 16]}, "a test")})
+    assert not stackable(searched, searched)
     few, other = (changed(train__rounds=rounds).config for rounds in (1, 2))
-    assert alike(group._replace(search=few), group._replace(search=few))
-    assert not alike(group._replace(search=few), group._replace(search=other)), "points of other rounds"
-    assert not alike(group._replace(search=few), group)
-    assert worker._of_one_point(Job(0, True, 0), Job(0, True, 1)), "its seeds may, whatever was searched"
-    assert not worker._of_one_point(Job(0, True, 0), Job(0, False, 1))
+    assert stackable(group._replace(search=few), group._replace(search=few))
+    assert not stackable(group._replace(search=few), group._replace(search=other)), "points of other rounds"
+    assert not stackable(group._replace(search=few), group)
+    assert worker._of_one_point(Slot(0, True, 0), Slot(0, True, 1)), "its seeds may, whatever was searched"
+    assert not worker._of_one_point(Slot(0, True, 0), Slot(0, False, 1))
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -230,11 +232,11 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
         queue = Queue(plan)
         queue.prepare()
         # A point of the second group, whose final trials are then ready
-        point = queue.claim(plan.searched(0))
+        point = queue.claim(plan.search_slots(0))
         assert point is not None
         queue.tell(point, 0.5, {"trials": []})
-        queue._order.sort(key=lambda job: not job.final)
-        assert {lease.job.final for lease in worker._leases(queue, set())} == expected
+        queue._free.sort(key=lambda slot: not slot.final)
+        assert {lease.slot.final for lease in worker._leases(queue, set())} == expected
 
 
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
@@ -243,10 +245,10 @@ def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
     columns = {"personal_accuracy": [0.5, 0.9, 0.7], "personal_validation_accuracy": [0.3, 0.6, 0.4]}
     result.rounds = pd.concat([result.rounds] * 3).assign(**columns)
-    jobs = (Job(0, False, 0), Job(0, True, 0))
-    values = [outcome(result, of, job)["value"] for of in (plan, best) for job in jobs]
+    slots = (Slot(0, False, 0), Slot(0, True, 0))
+    values = [outcome(result, of, slot)["value"] for of in (plan, best) for slot in slots]
     assert values == [0.4, 0.7, 0.6, 0.7]
-    tests = [outcome(result, of, job)["test"] for of in (plan, best) for job in jobs]
+    tests = [outcome(result, of, slot)["test"] for of in (plan, best) for slot in slots]
     assert tests == [0.7, 0.7, 0.9, 0.7], "of the round that counts, whichever data choose it"
 
 
@@ -254,9 +256,9 @@ def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
 def test_a_search_without_validation_rows_says_so(plan: Plan) -> None:
     result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
     with pytest.raises(UserError, match=r"training rows times tune\.validation \(0\.2\) round to none"):
-        outcome(result, plan, Job(0, False, 0))
+        outcome(result, plan, Slot(0, False, 0))
     with pytest.raises(UserError, match=r"tune\.view is trained, but fedavg has no such model"):
-        outcome(result, plan._replace(tune=replace(plan.tune, view="trained")), Job(0, True, 0))
+        outcome(result, plan._replace(tune=replace(plan.tune, view="trained")), Slot(0, True, 0))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, Locked("another process has it")], ids=["Ctrl-C", "busy"])
@@ -280,7 +282,7 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
         with pytest.raises(KeyboardInterrupt):
             worker._settle(queue, claim, ends)
     queue.refresh()
-    assert queue.state.slots[claim.job].value == 0.5
+    assert queue.sweep.states[claim.slot].value == 0.5
 
 
 class Recording:
@@ -315,7 +317,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
             age_heartbeats(watch.queue)
             other.revive()
             taken.append(other.claim())
-            watch.queue._renewed[watch.lease.trial] -= 60
+            watch.queue._renewed[watch.lease.trial_id] -= 60
         watched(watch, record)
 
     monkeypatch.setattr(worker._Watch, "__call__", suspended)
@@ -323,10 +325,10 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
     with caplog.at_level("WARNING"), pytest.raises(KeyboardInterrupt):
         worker.work(plan, stop=lambda: bool(taken))
     assert tracked.told == [1, 2]
-    assert taken[0].job == Job(0, False, 0)
+    assert taken[0].slot == Slot(0, False, 0)
     assert "another has taken the trial over. It is stopped here" in caplog.text
     other.refresh()
-    assert other.state.slots[Job(0, False, 0)].status == "running", "the one who lost it has not released it"
+    assert other.sweep.states[Slot(0, False, 0)].status == "running", "the one who lost it has not released it"
 
 
 @pytest.mark.parametrize("folder", ["here", "gone"])
@@ -345,12 +347,12 @@ def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan
         else:
             queue.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
         queue.refresh()
-    assert summary.mark_superseded(queue.state) == []
+    assert summary.mark_superseded(queue.sweep) == []
     queue.prepare()
     claim = queue.claim()
     assert claim is not None
     queue.tell(claim, 0.9, {})
     queue.refresh()
-    assert summary.mark_superseded(queue.state) == [record.folder.name]
+    assert summary.mark_superseded(queue.sweep) == [record.folder.name]
     if folder == "here":
         assert Record(record.folder).status["superseded"] == [plan.id]

@@ -14,7 +14,7 @@ import pytest
 from pflsweep.commands import ui
 from pflsweep.commands.main import main
 from pflsweep.config.options import Tracking
-from pflsweep.sweep.browse import said
+from pflsweep.sweep.browse import point_text
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
 from pflsweep.tracking.logging import Labels
@@ -51,7 +51,7 @@ def parent_of(store: Store):  # noqa: F811
     ],
 )
 def test_a_point_as_a_person_says_it(point: dict, words: str) -> None:
-    assert said(point) == words
+    assert point_text(point) == words
 
 
 @pytest.mark.slow

@@ -74,9 +74,9 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
         raise
     except Exception as error:
         # submitit, joblib and Slurm raise errors of their own
-        said = shortened(error, 500)
+        reason = shortened(error, 500)
         raise UserError(
-            f"hydra/launcher: {name} could not bring the workers to their end ({said}). What is trained is kept: "
+            f"hydra/launcher: {name} could not bring the workers to their end ({reason}). What is trained is kept: "
             "the same command continues, by itself or with another launcher."
         ) from error
 

@@ -37,10 +37,10 @@ MEMORY = 0.5e9
 # The worker finds modules where the command does, also a method of the user's beside a notebook
 BOOT = """
 import json, sys
-job = json.loads(sys.argv[1])
-sys.path[:] = job.pop("path")
+arguments = json.loads(sys.argv[1])
+sys.path[:] = arguments.pop("path")
 from pflsweep.sweep.worker_process import main
-sys.exit(main(**job))
+sys.exit(main(**arguments))
 """
 
 
@@ -52,11 +52,11 @@ class Worker:
     def __init__(self, number: int, plan: Path, environment: dict[str, str], heartbeat: int) -> None:
         self.number, self.name = number, uuid4().hex
         self.error = plan.with_name(f"{self.name}.error")
-        job = {"path": sys.path, "plan": str(plan), "number": number, "name": self.name, "error": str(self.error)}
-        job |= {"command": os.getpid(), "heartbeat": heartbeat}
+        arguments = {"path": sys.path, "plan": str(plan), "number": number, "name": self.name, "error": str(self.error)}
+        arguments |= {"command": os.getpid(), "heartbeat": heartbeat}
         # In a process group of its own, so that a terminal's Ctrl-C reaches the command alone
         self.process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, json.dumps(job)], stdin=subprocess.PIPE, env=environment, process_group=0
+            [sys.executable, "-c", BOOT, json.dumps(arguments)], stdin=subprocess.PIPE, env=environment, process_group=0
         )
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ def run(plan: Plan, queue: Queue) -> None:
                 # A signal that came before `_stopping`, and whose exception a library has swallowed
                 if signals.requested() and not pressed.is_set():
                     raise KeyboardInterrupt
-                for worker in _ended(workers):
+                for worker in _remove_ended(workers):
                     error = worker.raised
                     if worker.process.returncode == 0 or (pressed.is_set() and error is None):
                         continue
@@ -151,7 +151,7 @@ def run(plan: Plan, queue: Queue) -> None:
         raise errors[0]
 
 
-def _ended(workers: dict[int, Worker]) -> list[Worker]:
+def _remove_ended(workers: dict[int, Worker]) -> list[Worker]:
     """Remove the workers whose processes have ended from `workers`, and return them."""
     ended = [worker for worker in workers.values() if worker.process.poll() is not None]
     for worker in ended:

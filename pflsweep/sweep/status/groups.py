@@ -9,9 +9,9 @@ from pflsweep.records.edges import describe_edge, find_edges
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
-from pflsweep.sweep.plan import Job
+from pflsweep.sweep.plan import Slot
 from pflsweep.sweep.search_space import Point, ranges
-from pflsweep.sweep.slots import SETTLED, SlotState, point_of
+from pflsweep.sweep.slot_state import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
 
 
@@ -35,60 +35,60 @@ class GroupStatus(NamedTuple):
         return f"{count}" if self.best is None else f"search {100 * self.best:.1f} ({count})"
 
 
-def group_status(state: SweepState, group: int) -> GroupStatus:
+def group_status(sweep: SweepState, group: int) -> GroupStatus:
     """Return the status of a group."""
-    finals = [state.slots[job] for job in state.plan.final(group)]
-    everything = [*(state.slots[job] for job in state.plan.searched(group)), *finals]
-    best = state.best(group)
+    finals = [sweep.states[slot] for slot in sweep.plan.final_slots(group)]
+    everything = [*(sweep.states[slot] for slot in sweep.plan.search_slots(group)), *finals]
+    best = sweep.best(group)
     return GroupStatus(
-        sum(slot.status in SETTLED for slot in everything),
+        sum(state.status in SETTLED for state in everything),
         len(everything),
-        sum(slot.status in ("diverged", "failed") for slot in everything),
-        [slot.reason for slot in state.without_result(group)],
+        sum(state.status in ("diverged", "failed") for state in everything),
+        [state.reason for state in sweep.without_result(group)],
         None if best is None else best.value,
-        {} if best is None else point_of(state.plan.groups[group], best),
-        [slot.value for slot in finals if slot.value is not None],
+        {} if best is None else point_of(sweep.plan.groups[group], best),
+        [state.value for state in finals if state.value is not None],
     )
 
 
-def table(state: SweepState) -> pd.DataFrame:
+def table(sweep: SweepState) -> pd.DataFrame:
     """Return the table of a sweep, one row per method and one column per setting."""
     cells: dict[str, dict[str, str]] = {}
-    for g, group in enumerate(state.plan.groups):
-        cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(state, g).text
+    for g, group in enumerate(sweep.plan.groups):
+        cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(sweep, g).text
     frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NONE)
     return frame.rename_axis("method").reset_index()
 
 
-def winners(state: SweepState) -> pd.DataFrame:
+def winners(sweep: SweepState) -> pd.DataFrame:
     """Return one row for each search: the winner, its accuracy, and that of its final trials."""
     lines = []
-    for g, group in enumerate(state.plan.groups):
+    for g, group in enumerate(sweep.plan.groups):
         if group.tries:
-            now = group_status(state, g)
+            now = group_status(sweep, g)
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
-            elected = state.electable(g) and now.best is not None
+            elected = sweep.can_elect_winner(g) and now.best is not None
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
-                "points": state.plan.points(g),
+                "points": sweep.plan.point_count(g),
                 "best": f"{point}{mark}" if elected else "no winner",
-                f"on {state.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
+                f"on {sweep.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
 
 
-def at_ends(state: SweepState) -> str:
+def at_ends(sweep: SweepState) -> str:
     """Return a paragraph on the winners that are at an end of what was tried; "" without any."""
     methods: dict[str, dict[str, None]] = {}
-    for g, group in enumerate(state.plan.groups):
-        point = group_status(state, g).point if group.tries and state.electable(g) else {}
+    for g, group in enumerate(sweep.plan.groups):
+        point = group_status(sweep, g).point if group.tries and sweep.can_elect_winner(g) else {}
         found = find_edges({
             "winner": point,
             "space": {key: axis.grid for key, axis in group.space.items()},
-            "ranges": ranges(group.space, state.plan.tune.sampler),
+            "ranges": ranges(group.space, sweep.plan.tune.sampler),
         })  # fmt: skip
         for key, side in found.items():
             methods.setdefault(describe_edge(key, as_override(point[key]), side), {})[group.method] = None
@@ -96,31 +96,34 @@ def at_ends(state: SweepState) -> str:
     return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
 
 
-def failures(state: SweepState) -> list[str]:
+def failure_lines(sweep: SweepState) -> list[str]:
     """Return a line for each slot that failed, and for each search that cannot elect a winner."""
-    lines = [f"the trial {title(state, job)} failed: {slot.reason}" for job, slot in failed(state)]
-    return [*lines, *no_winner(state)]
+    lines = [f"the trial {title(sweep, slot)} failed: {state.reason}" for slot, state in failed_slots(sweep)]
+    return [*lines, *no_winner_lines(sweep)]
 
 
-def failed(state: SweepState) -> list[tuple[Job, SlotState]]:
-    """Return the slots that failed, and final trials that diverged. A point that diverged has only lost its search."""
+def failed_slots(sweep: SweepState) -> list[tuple[Slot, SlotState]]:
+    """Return the slots that failed, and final trials that diverged, each with its state.
+
+    A point that diverged has only lost its search.
+    """
     return [
-        (job, slot)
-        for job, slot in state.slots.items()
-        if slot.status == "failed" or (slot.status == "diverged" and job.final)
+        (slot, state)
+        for slot, state in sweep.states.items()
+        if state.status == "failed" or (state.status == "diverged" and slot.final)
     ]
 
 
-def no_winner(state: SweepState) -> list[str]:
+def no_winner_lines(sweep: SweepState) -> list[str]:
     """Return a line for each search that is over with some points without result."""
     lines = []
-    for g, group in enumerate(state.plan.groups):
-        reasons = [slot.reason for slot in state.without_result(g)]
-        if not reasons or not state.search_over(g):
+    for g, group in enumerate(sweep.plan.groups):
+        reasons = [state.reason for state in sweep.without_result(g)]
+        if not reasons or not sweep.search_over(g):
             continue
         n = len(reasons)
-        what = f"{n} of {state.plan.points(g)} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
-        if state.plan.tune.partial:
+        what = f"{n} of {sweep.plan.point_count(g)} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
+        if sweep.plan.tune.partial:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
@@ -130,9 +133,10 @@ def no_winner(state: SweepState) -> list[str]:
     return lines
 
 
-def title(state: SweepState, job: Job) -> str:
+def title(sweep: SweepState, slot: Slot) -> str:
     """Return a slot's name for messages, with its point as far as it is known."""
-    return state.plan.title(job, state.plan.foreseen(job) or point_of(state.plan.groups[job.group], state.slots[job]))
+    plan = sweep.plan
+    return plan.title(slot, plan.known_point(slot) or point_of(plan.groups[slot.group], sweep.states[slot]))
 
 
 def spread(values: list[float]) -> str:

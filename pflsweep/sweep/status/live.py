@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 
 from pflsweep.sweep import cost
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SETTLED, SlotState
+from pflsweep.sweep.slot_state import SETTLED, SlotState
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups
 from pflsweep.trial.progress import duration
@@ -25,39 +25,39 @@ BASIS = 60.0  # seconds of training before which, without a finished trial, noth
 RUNNING = 8  # running trials that are listed at most
 
 
-def trained_before(slot: SlotState) -> bool:
+def trained_before(state: SlotState) -> bool:
     """Return whether a settled slot's trials were trained before: it took under a tenth of their training time."""
-    said = sum(each["seconds"] for each in slot.trials)
-    took = None if slot.trial is None else slot.trial.duration
-    return took is not None and took.total_seconds() < said / 10
+    trained = sum(each["seconds"] for each in state.trials)
+    took = None if state.trial is None else state.trial.duration
+    return took is not None and took.total_seconds() < trained / 10
 
 
-class View:
+class LiveStatus:
     """Context manager that reads and shows the queue in a thread of its own."""
 
-    def __init__(self, plan: Plan, store: Callable[[SweepState], None] = lambda state: None) -> None:
+    def __init__(self, plan: Plan, store: Callable[[SweepState], None] = lambda sweep: None) -> None:
         """store: called with the state of the sweep when trials have ended; after a UserError it is called again."""
         self.plan, self._store = plan, store
         self.console = Console(stderr=True)
         self._unstored = False
         self._over = threading.Event()
         self._queue = Queue(plan, retry=False)
-        self._state = self._queue.state
+        self._sweep = self._queue.sweep
         self._queue.refresh()
         self._began, self._training = time.monotonic(), False
-        self._cost = {job: self._gradients(job) for job in plan.jobs}
-        self._before = {job for job, slot in self._state.slots.items() if slot.status in SETTLED}
-        self._there = {job: self._share(job) for job in plan.jobs}
-        self._said = set(self._before)
-        self._since: dict[Job, float] = {}
+        self._cost = {slot: self._gradients(slot) for slot in plan.slots}
+        self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
+        self._shares_before = {slot: self._share_trained(slot) for slot in plan.slots}
+        self._reported = set(self._settled_before)
+        self._running_since: dict[Slot, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._thread = threading.Thread(target=self._follow, daemon=True)
         # The first report of running trials comes after two reads
-        self._reported = time.monotonic() - QUIET + 2 * EVERY
+        self._last_report = time.monotonic() - QUIET + 2 * EVERY
 
-    def __enter__(self) -> "View":
-        count = len(self._state.slots)
-        done = f", {len(self._before)} of them done before" if self._before else ""
+    def __enter__(self) -> "LiveStatus":
+        count = len(self._sweep.states)
+        done = f", {len(self._settled_before)} of them done before" if self._settled_before else ""
         self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}")
         if self.console.is_terminal:
             self._live.start()
@@ -83,46 +83,48 @@ class View:
                     self._line("The sweep's database is back.")
                 unavailable = False
             except Exception as error:
-                said = shortened(error.__cause__ or error)
+                reason = shortened(error.__cause__ or error)
                 if not unavailable:
-                    self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
+                    self._line(f"The sweep's database cannot be read now ({reason}); workers wait for it.")
                 unavailable = True
 
     def _look(self) -> None:
         """Read the queue once, and show what is new."""
         self._queue.refresh()
-        new = (slot.status for job, slot in self._state.slots.items() if job not in self._before)
+        new = (state.status for slot, state in self._sweep.states.items() if slot not in self._settled_before)
         self._training = self._training or any(status in ("running", *SETTLED) for status in new)
         # Workers take seconds to start, which says nothing of the speed of training
         if not self._training:
             self._began = time.monotonic()
-        self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
-        before = len(self._said)
-        for job, slot in self._state.slots.items():
-            if slot.status == "running":
-                self._since.setdefault(job, time.monotonic())
+        self._shares_before = {
+            slot: min(share, self._share_trained(slot)) for slot, share in self._shares_before.items()
+        }
+        before = len(self._reported)
+        for slot, state in self._sweep.states.items():
+            if state.status == "running":
+                self._running_since.setdefault(slot, time.monotonic())
             else:
-                self._since.pop(job, None)
-            if slot.status in SETTLED and job not in self._said:
-                self._said.add(job)
+                self._running_since.pop(slot, None)
+            if state.status in SETTLED and slot not in self._reported:
+                self._reported.add(slot)
                 if not self.console.is_terminal:
-                    self._line(self._end_of(job))
-        if len(self._said) > before or self._unstored:
+                    self._line(self._end_of(slot))
+        if len(self._reported) > before or self._unstored:
             self._store_outcomes()
         if self.console.is_terminal:
             self._live.update(self._page(), refresh=True)
-        elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():
-            self._reported = time.monotonic()
+        elif time.monotonic() - self._last_report >= QUIET and not self._over.is_set():
+            self._last_report = time.monotonic()
             running = self._running()
             for text in running[:-1]:
                 self._line(f"running: {text}")
             if running:
-                self._line(f"running: {running[-1]}{self._rest()}")
+                self._line(f"running: {running[-1]}{self._time_left()}")
 
     def _store_outcomes(self) -> None:
         """Call `store`. Say once that it failed; the next read calls it again."""
         try:
-            self._store(self._state)
+            self._store(self._sweep)
         except UserError as error:
             if not self._unstored:
                 self._line(f"{error} It is tried again.")
@@ -133,73 +135,73 @@ class View:
     def _line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def _end_of(self, job: Job) -> str:
+    def _end_of(self, slot: Slot) -> str:
         """Return the line about a slot that was settled."""
-        slot, count = self._state.slots[job], len(self._state.slots)
-        what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
-        return f"[{len(self._said)}/{count}] {groups.title(self._state, job)}: {what}{self._rest()}"
+        state, count = self._sweep.states[slot], len(self._sweep.states)
+        what = f"{100 * state.value:.1f}%" if state.value is not None else f"{state.status}: {state.reason or 'loses'}"
+        return f"[{len(self._reported)}/{count}] {groups.title(self._sweep, slot)}: {what}{self._time_left()}"
 
     def _page(self) -> RenderableType:
         """Return the live page: counts by status, running trials, table."""
         counts: dict[str, int] = {}
-        for slot in self._state.slots.values():
-            counts[slot.status] = counts.get(slot.status, 0) + 1
-        said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-        head = f"[bold]{self.plan.name}[/bold]: {said}{self._rest()}"
+        for state in self._sweep.states.values():
+            counts[state.status] = counts.get(state.status, 0) + 1
+        by_status = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+        head = f"[bold]{self.plan.name}[/bold]: {by_status}{self._time_left()}"
         return Group(head, *(f"  running {text}" for text in self._running()), self._table())
 
     def _running(self) -> list[str]:
         """Return a line for each running trial, at most RUNNING and the number of others."""
         lines = []
-        for job, slot in self._state.slots.items():
-            if slot.status == "running":
-                done = slot.result.get("round")
+        for slot, state in self._sweep.states.items():
+            if state.status == "running":
+                done = state.result.get("round")
                 at = f" round {done[0]} of {done[1]}," if done else ""
-                seconds = time.monotonic() - self._since.get(job, time.monotonic())
-                lines.append(f"{groups.title(self._state, job)}:{at} {duration(seconds)}")
+                seconds = time.monotonic() - self._running_since.get(slot, time.monotonic())
+                lines.append(f"{groups.title(self._sweep, slot)}:{at} {duration(seconds)}")
         more = [f"and {len(lines) - RUNNING} more"] if len(lines) > RUNNING else []
         return [*lines[:RUNNING], *more]
 
     def _table(self) -> Table:
         """Return the table of methods and settings, in percent."""
-        found = groups.table(self._state)
+        found = groups.table(self._sweep)
         page = Table(*found.columns)
         for row in found.itertuples(index=False):
             page.add_row(*row)
         return page
 
-    def _gradients(self, job: Job) -> float:
+    def _gradients(self, slot: Slot) -> float:
         """Return the gradients of a slot; 0 if its data cannot be read, which the trial will report."""
         with suppress(UserError):
-            return cost.gradients(self.plan, job)
+            return cost.gradients_of_slot(self.plan, slot)
         return 0
 
-    def _share(self, job: Job) -> float:
+    def _share_trained(self, slot: Slot) -> float:
         """Return the share of a slot's rounds that are trained, over all seeds: in [0, 1]."""
-        slot, rounds = self._state.slots[job], self.plan.rounds(job)
-        if slot.status == "done":
+        state, rounds = self._sweep.states[slot], self.plan.rounds(slot)
+        if state.status == "done":
             return 1.0
-        reached = slot.result.get("reached", slot.result.get("before", 0))
-        return min(1.0, reached / (rounds * (1 if job.final else len(self.plan.tuning_seeds))))
+        reached = state.result.get("reached", state.result.get("before", 0))
+        return min(1.0, reached / (rounds * (1 if slot.final else len(self.plan.tuning_seeds))))
 
-    def _rest(self) -> str:
+    def _time_left(self) -> str:
         """Return the end of a line: the remaining time, "" if it is unknown."""
-        left = self._left()
+        left = self._seconds_left()
         return f"; about {duration(left)} left in all" if left else ""
 
-    def _left(self) -> float | None:
+    def _seconds_left(self) -> float | None:
         """Estimate the remaining seconds by the gradients per second since training began; None without a basis.
 
         The basis is a trial that has ended, or BASIS seconds of training. Trials that were trained before do not count
         towards the speed. Slots that were pruned or failed take no more time.
         """
-        slots, shares = self._state.slots, {job: self._share(job) for job in self.plan.jobs}
-        over = {job for job, slot in slots.items() if slot.status in SETTLED}
-        known = {job for job in over if trained_before(slots[job])}
-        gradients = sum(self._cost[job] * (shares[job] - self._there[job]) for job in shares.keys() - known)
-        rest = sum(self._cost[job] * (1 - shares[job]) for job in shares.keys() - over)
+        states, shares = self._sweep.states, {slot: self._share_trained(slot) for slot in self.plan.slots}
+        over = {slot for slot, state in states.items() if state.status in SETTLED}
+        known = {slot for slot in over if trained_before(states[slot])}
+        gradients = sum(self._cost[slot] * (shares[slot] - self._shares_before[slot]) for slot in shares.keys() - known)
+        rest = sum(self._cost[slot] * (1 - shares[slot]) for slot in shares.keys() - over)
         seconds = time.monotonic() - self._began
         # The first rounds of a trial carry its start, so that they alone would say many times too much
-        if not gradients or not rest or (seconds < BASIS and not over - known - self._before):
+        if not gradients or not rest or (seconds < BASIS and not over - known - self._settled_before):
             return None
         return seconds * rest / gradients

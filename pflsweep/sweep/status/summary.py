@@ -9,11 +9,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflsweep.report.conclusion import conclusion
+from pflsweep.report.terminal import table_with_legend
 from pflsweep.sweep import cost
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import is_tried_again
+from pflsweep.sweep.slot_state import is_tried_again
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pflsweep.records.ledger import Ledger
     from pflsweep.records.record import Record
-    from pflsweep.sweep.trained import Left
+    from pflsweep.sweep.trained import Untrained
     from pflsweep.tracking.logging import Labels
 
 LONG = 60  # seconds; a shorter sweep starts without a forecast
@@ -38,14 +38,14 @@ def estimate(plan: Plan) -> str:
     from pflsweep.sweep import trained
 
     ledgers = trained.ledgers_of(plan)
-    left = list(trained.left(plan, trained.known_trials(plan.runs), ledgers))
-    table, ways, unknown = _costs(plan, left)
+    untrained = list(trained.untrained(plan, trained.finished_records(plan.runs), ledgers))
+    table, ways, unknown = _costs(plan, untrained)
     by_setting = table.groupby("setting", sort=False)
     totals = by_setting.agg(
         methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
     )
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, table, ways, unknown, _searches(plan, left, ledgers))])
+    return "\n\n".join([*pages, _total(plan, table, ways, unknown, _searches(plan, untrained, ledgers))])
 
 
 def forecast(plan: Plan) -> str:
@@ -53,8 +53,8 @@ def forecast(plan: Plan) -> str:
     from pflsweep.sweep import trained
 
     try:
-        left = list(trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan)))
-        table, ways, unknown = _costs(plan, left)
+        finished, ledgers = trained.finished_records(plan.runs), trained.ledgers_of(plan)
+        table, ways, unknown = _costs(plan, list(trained.untrained(plan, finished, ledgers)))
     except UserError:
         # Data that cannot be read, which the trial will report
         return ""
@@ -63,13 +63,14 @@ def forecast(plan: Plan) -> str:
     if math.isnan(seconds) or seconds < LONG:
         return ""
     least = "at least" if unknown or ways[cost.PLAIN] else "about"
+    known = _speed_sources(ways)
     return (
         f"{plan.name}: {least} {duration(seconds)} on this machine with {workers} worker{'s' * (workers > 1)}, by the "
-        f"speed of {_known(ways)}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
+        f"speed of {known}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
     )
 
 
-def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str], list[str]]":
+def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Counter[str], list[str]]":
     """Return one row per group with the cost of its untrained trials, and two facts about the groups' speeds.
 
     These are the counts of groups by the source of their speed, and why the speed of others is unknown.
@@ -79,8 +80,8 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str],
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
     lines, ways, unknown = [], Counter[str](), list[str]()
     apart = any(group.search is not None for group in plan.groups)
-    for g, (group, untrained) in enumerate(zip(plan.groups, left, strict=True)):
-        configs = untrained.all
+    for g, (group, of_group) in enumerate(zip(plan.groups, untrained, strict=True)):
+        configs = of_group.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
         rate, how = cost.speed(group.config, speeds, plan.workers.count)
         if rate is None:
@@ -90,41 +91,41 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str],
         lines.append({
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
-            "points": plan.points(g),
-            **({"rounds a point": group.tried.train.rounds if group.tries else 0} if apart else {}),
+            "points": plan.point_count(g),
+            **({"rounds a point": group.search_config.train.rounds if group.tries else 0} if apart else {}),
             "trials": count,
             "trained": count - len(configs),
             "rounds": group.config.train.rounds,
-            "images a trial": cost.images(group.config),
+            "images a trial": cost.images_a_trial(group.config),
             "seconds": cost.seconds(configs, rate, how) if rate else math.nan,
         })  # fmt: skip
     return pd.DataFrame(lines), ways, unknown
 
 
-def _known(ways: Counter[str]) -> str:
+def _speed_sources(ways: Counter[str]) -> str:
     """Return the sources of speeds as text."""
     return ", ".join(f"{how} ({count})" for how, count in ways.most_common())
 
 
-def _searches(plan: Plan, left: "list[Left]", ledgers: "list[Ledger]") -> str:
+def _searches(plan: Plan, untrained: "list[Untrained]", ledgers: "list[Ledger]") -> str:
     """Say how many searches of a plan are trained already, and how many were trained with another config before.
 
     Return "" for a plan without searches.
     """
     from pflsweep.sweep import trained
 
-    pairs = [(group, of.points) for group, of in zip(plan.groups, left, strict=True) if group.tries]
+    pairs = [(group, of_group.search) for group, of_group in zip(plan.groups, untrained, strict=True) if group.tries]
     if not pairs:
         return ""
-    open_ = [group for group, points in pairs if points]
-    again = sum(trained.searched_otherwise(plan, group, ledgers) for group in open_)
-    trials = sum(len(points) for _, points in pairs)
-    said = (
+    open_ = [group for group, configs in pairs if configs]
+    again = sum(trained.searched_with_other_config(plan, group, ledgers) for group in open_)
+    trials = sum(len(configs) for _, configs in pairs)
+    sentence = (
         f"Searches at scale {plan.tune.scale or plan.scale}: {len(pairs) - len(open_)} of {len(pairs)} are trained "
         f"already, {len(open_)} are to be trained ({trials:,} trials)"
     )
     before = f", {again} of them again, since their setting was another then" if again else ""
-    return f"{said}{before}."
+    return f"{sentence}{before}."
 
 
 def _sum(seconds: "pd.Series") -> float:
@@ -137,8 +138,8 @@ def _page(table: "pd.DataFrame") -> str:
     shown = table.assign(time=[_time(seconds) for seconds in table["seconds"]])
     for column in {"points", "rounds a point"} & {*shown}:
         shown[column] = [number or status_groups.NONE for number in shown[column]]
-    said = {"images a trial": lambda images: f"{images:,}"}
-    return shown.drop(columns="seconds").to_string(index=False, formatters=said)
+    formatters = {"images a trial": lambda images: f"{images:,}"}
+    return shown.drop(columns="seconds").to_string(index=False, formatters=formatters)
 
 
 def _time(seconds: float) -> str:
@@ -148,14 +149,14 @@ def _time(seconds: float) -> str:
 def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[str], searches: str) -> str:
     """Return the closing lines of an estimate."""
     workers, seeds = plan.workers.count, plan.seeds
-    known = _known(ways)
-    said = [f"Speeds are those of {known}."] if known else []
+    known = _speed_sources(ways)
+    sentences = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
-        said.append("Plain steps are a lower bound: nothing of a method's own. Evaluation is estimated.")
+        sentences.append("Plain steps are a lower bound: nothing of a method's own. Evaluation is estimated.")
     if known:
-        said.append(f"Each trial's start counts as {cost.START:g} s.")
+        sentences.append(f"Each trial's start counts as {cost.START:g} s.")
     if unknown:
-        said.append(f"{len(unknown)} of unknown speed: {unknown[0]}")
+        sentences.append(f"{len(unknown)} of unknown speed: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left = trials - trained
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
@@ -164,12 +165,12 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
         f"{', '.join(map(str, seeds))}; {trained:,} of them trained already; time for the other {left:,} on "
         f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
         searches,
-        " ".join(said),
+        " ".join(sentences),
         "Dry run (plan=true): nothing was started.",
     ]))  # fmt: skip
 
 
-def conclude(queue: Queue, track: bool) -> int:
+def print_results(queue: Queue, track: bool) -> int:
     """Print the results of a sweep, and send them to MLflow where `track`.
 
     Return the exit code: 0 without failures, 2 where all that failed had bad input, else 1.
@@ -178,44 +179,44 @@ def conclude(queue: Queue, track: bool) -> int:
     from pflsweep.sweep.browse import cells_of
     from pflsweep.tracking.sweep_run import finish_sweep
 
-    plan, state = queue.plan, queue.state
-    records = records_of(state)
+    plan, sweep = queue.plan, queue.sweep
+    records = records_of(sweep)
     searched = any(group.tries for group in plan.groups)
-    tables = {"status": status_groups.table(state)} | ({"winners": status_groups.winners(state)} if searched else {})
+    tables = {"status": status_groups.table(sweep)} | ({"winners": status_groups.winners(sweep)} if searched else {})
     # MLflow first, since printing fails where the reader of a pipe is gone
     if track:
-        lines, figures = status_groups.failures(state), pictures.of_searches(queue)
-        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(state, records))
+        lines, figures = status_groups.failure_lines(sweep), pictures.search_figures(queue)
+        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(sweep, records))
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
-        if at_ends := status_groups.at_ends(state):
+        if at_ends := status_groups.at_ends(sweep):
             print(f"{at_ends}\n")
     keys = {key for group in plan.groups for key in group.space}
-    groups = [g for g in range(len(plan.groups)) if state.without_result(g)]
-    partial = {one["identity"] for g in groups for job in plan.final(g) for one in state.slots[job].trials}
-    print(conclusion(records, keys, partial) if records else tables["status"].to_string(index=False))
-    if elsewhere := _elsewhere(state):
+    groups = [g for g in range(len(plan.groups)) if sweep.without_result(g)]
+    partial = {one["identity"] for g in groups for slot in plan.final_slots(g) for one in sweep.states[slot].trials}
+    print(table_with_legend(records, keys, partial) if records else tables["status"].to_string(index=False))
+    if elsewhere := _elsewhere(sweep):
         print(f"Records on other machines: {elsewhere}. Copy them into one folder for `pflsweep report`.")
-    return _name_failures(state)
+    return _name_failures(sweep)
 
 
-def _name_failures(state: SweepState) -> int:
+def _name_failures(sweep: SweepState) -> int:
     """Print each failure with its traceback, and return the exit code."""
-    bad = status_groups.failed(state)
-    failed = [slot for _, slot in bad]
+    bad = status_groups.failed_slots(sweep)
+    failed = [state for _, state in bad]
     # The failures are first the failed slots, then searches without a winner, which have no traceback
-    for line, trace in zip_longest(status_groups.failures(state), (slot.result.get("trace") for slot in failed)):
+    for line, trace in zip_longest(status_groups.failure_lines(sweep), (state.result.get("trace") for state in failed)):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
-    by_itself = all(is_tried_again(job, slot) for job, slot in bad)
+    by_itself = all(is_tried_again(slot, state) for slot, state in bad)
     again = f"; {'the same command' if by_itself else 'retry=true'} tries them again"
-    if all(slot.status == "diverged" for slot in failed):
+    if all(state.status == "diverged" for state in failed):
         again = ", since their loss diverged; with the same settings it will again"
-    print(f"{len(failed)} of {len(state.slots)} trials failed{again}.", file=sys.stderr)
+    print(f"{len(failed)} of {len(sweep.states)} trials failed{again}.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
-    causes = [slot for slot in failed if not slot.result.get("no_winner")]
-    return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
+    causes = [state for state in failed if not state.result.get("no_winner")]
+    return 2 if causes and all(state.result.get("input") for state in causes) else 1
 
 
 def _chosen_on(plan: Plan) -> str:
@@ -230,82 +231,84 @@ def _chosen_on(plan: Plan) -> str:
     return f"best: the highest {tune.view} accuracy in {how}{scale} on {where}."
 
 
-def records_of(state: SweepState) -> list["Record"]:
+def records_of(sweep: SweepState) -> list["Record"]:
     """Return the records of all final trials; none if they are more than MANY or one is not on this machine."""
-    folders = _folders(state)
-    records = [record for record, _ in final_records(state)] if len(folders) <= MANY else []
+    folders = _folders(sweep)
+    records = [record for record, _ in final_records(sweep)] if len(folders) <= MANY else []
     return records if len(records) == len(folders) else []
 
 
-def final_records(state: SweepState) -> Iterator[tuple["Record", "Labels"]]:
+def final_records(sweep: SweepState) -> Iterator[tuple["Record", "Labels"]]:
     """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow."""
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
-    for (folder, rounds), job in _folders(state).items():
+    for (folder, rounds), slot in _folders(sweep).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
             # A record of more rounds may never have been evaluated in that one
             if rounds in record.evaluated:
-                yield record, labels_of(state.plan, job, state.winner(job.group) or {}, record.meta["seed"])
+                yield record, labels_of(sweep.plan, slot, sweep.winner(slot.group) or {}, record.meta["seed"])
 
 
-def _folders(state: SweepState) -> dict[tuple[Path, int], Job]:
+def _folders(sweep: SweepState) -> dict[tuple[Path, int], Slot]:
     """Return by folder and rounds of each final trial one of its slots."""
-    groups = state.plan.groups
-    return {(_folder(state, job, one), groups[job.group].config.train.rounds): job for job, one in _final(state)}
+    groups = sweep.plan.groups
+    return {
+        (_folder(sweep, slot, one), groups[slot.group].config.train.rounds): slot for slot, one in _final_results(sweep)
+    }
 
 
-def _folder(state: SweepState, job: Job, result: dict[str, Any]) -> Path:
+def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
     """Return the folder of a trial's record: in the sweep's folder of runs, or where it was trained.
 
     It may have been copied here with the folder, or from another machine. A record here that has too few rounds is not
     the result's.
     """
-    here = state.plan.runs / result["identity"]
+    here = sweep.plan.runs / result["identity"]
     with suppress(OSError, ValueError, KeyError):
-        if files.read_json(here / "status.json")["rounds"] >= state.plan.rounds(job):
+        if files.read_json(here / "status.json")["rounds"] >= sweep.plan.rounds(slot):
             return here
     return Path(result["folder"])
 
 
-def _final(state: SweepState) -> Iterator[tuple[Job, dict[str, Any]]]:
+def _final_results(sweep: SweepState) -> Iterator[tuple[Slot, dict[str, Any]]]:
     """Return pairs of a slot and a result for all final trials that are done."""
-    return ((job, one) for job, slot in state.slots.items() if job.final for one in slot.trials)
+    return ((slot, one) for slot, state in sweep.states.items() if slot.final for one in state.trials)
 
 
-def mark_superseded(state: SweepState) -> list[str]:
+def mark_superseded(sweep: SweepState) -> list[str]:
     """Mark the records of final trials whose points do not win any more as superseded. Return their identities."""
     from pflsweep.records.record import Record
 
     marked = []
-    former = {identity for job, slot in state.slots.items() if job.final for identity in slot.superseded}
+    former = {identity for slot, state in sweep.states.items() if slot.final for identity in state.superseded}
     for identity in sorted(former):
-        folder = state.plan.runs / identity
+        folder = sweep.plan.runs / identity
         marked.append(identity)
         # A record that is elsewhere, damaged, or in training for another sweep is left as it is
         if folder.exists():
             with suppress(UserError), claimed(folder):
                 record = Record(folder)
-                record.set_status(superseded=sorted({*record.status.get("superseded", []), state.plan.id}))
+                record.set_status(superseded=sorted({*record.status.get("superseded", []), sweep.plan.id}))
     return marked
 
 
-def missing(state: SweepState, shown: int) -> str:
+def missing(sweep: SweepState, shown: int) -> str:
     """Return a line on the final trials of a sweep that are done and not among the `shown` ones; "" if all are."""
-    done = len(_folders(state))
+    done = len(_folders(sweep))
     if shown == done:
         return ""
-    where = f" ({found})" if (found := _elsewhere(state)) else ""
+    where = f" ({found})" if (found := _elsewhere(sweep)) else ""
     return (
-        f"{done - shown} of {done} final trials are left out: their records are not in {state.plan.runs}{where}, or "
+        f"{done - shown} of {done} final trials are left out: their records are not in {sweep.plan.runs}{where}, or "
         "another sweep trained them for more rounds, without an evaluation in this one's last. Copy folders of runs "
         "together to have all."
     )
 
 
-def _elsewhere(state: SweepState) -> str:
+def _elsewhere(sweep: SweepState) -> str:
     """Return how many final trials' records are in which folders of other machines; "" if all are here."""
-    folders = {(one["host"], _folder(state, job, one)) for job, one in _final(state)}
+    folders = {(one["host"], _folder(sweep, slot, one)) for slot, one in _final_results(sweep)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())

@@ -12,7 +12,7 @@ from pflsweep.commands.report import main
 from pflsweep.report.paper import layout, store
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store
-from pflsweep.sweep.planner import chosen
+from pflsweep.sweep.planner import select
 from pflsweep.sweep.spec import read_table
 from tests.report.paper.fixtures import Sweep
 
@@ -37,7 +37,7 @@ def trained_by(command: str) -> Cells:
     """Return setting and method of all that a command trains."""
     words = dict(word.split("=", 1) for word in shlex.split(command)[2:])
     only = OverridesParser.create().parse_override(f"only={words['only']}").value() if "only" in words else []
-    return set(chosen(read_table(words["sweep"], words["scale"]), list(map(str, only))).cells)
+    return set(select(read_table(words["sweep"], words["scale"]), list(map(str, only))).cells)
 
 
 def asked(name: str) -> Cells:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pflsweep.sweep.plan import Group, Job
+from pflsweep.sweep.plan import Group, Slot
 from pflsweep.sweep.search_space import Point
 from pflsweep.util import files
 
@@ -25,14 +25,14 @@ class SlotState(NamedTuple):
     status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
     trial: the trial of Optuna that counts; None before the first.
     deaths: workers that died over it in a row, without a further round in its record.
-    extra: numbers of duplicate trials, which arise where two commands enqueue a slot at once.
+    duplicates: numbers of further trials of it, which arise where two commands enqueue a slot at once.
     superseded: identities of its former final trials, whose points do not win any more.
     """
 
     status: str
     trial: FrozenTrial | None
     deaths: int = 0
-    extra: tuple[int, ...] = ()
+    duplicates: tuple[int, ...] = ()
     superseded: tuple[str, ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class SlotState(NamedTuple):
         """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
         return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
-    def deleted(self, runs: Path | None) -> bool:
+    def record_deleted(self, runs: Path | None) -> bool:
         """Return whether the record of a trial that was trained on this machine is gone.
 
         runs: the folder of runs that the database lies in, if it does; a copy of that folder is a sweep of its own.
@@ -72,27 +72,27 @@ class SlotState(NamedTuple):
         )
 
 
-def point_of(group: Group, slot: SlotState) -> Point:
+def point_of(group: Group, state: SlotState) -> Point:
     """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
-    if slot.trial is None:
+    if state.trial is None:
         return {}
-    if POINT in slot.trial.user_attrs:
-        won = json.loads(slot.trial.user_attrs[POINT])
+    if POINT in state.trial.user_attrs:
+        won = json.loads(state.trial.user_attrs[POINT])
         return {key: won[key] for key in group.space if key in won}
-    return group.point_of(slot.trial.params)
+    return group.point_of(state.trial.params)
 
 
-def is_tried_again(job: Job, slot: SlotState) -> bool:
+def is_tried_again(slot: Slot, state: SlotState) -> bool:
     """Return whether a failed slot is tried again by the next command, without retry=true.
 
     A point of a search is. So is a final trial that had bad input, which may be mended by a key that is not part of the
     plan, such as data.root.
     """
-    return slot.status == "failed" and (not job.final or "input" in slot.result)
+    return state.status == "failed" and (not slot.final or "input" in state.result)
 
 
-def as_kept(point: Point | None) -> str:
-    """Return a point as the text that the database keeps, so that points can be compared with stored ones."""
+def point_as_text(point: Point | None) -> str:
+    """Return a point as the database stores it, so that points can be compared with stored ones."""
     return json.dumps(point, sort_keys=True)
 
 
@@ -100,8 +100,8 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
     """Return the state of a slot from its trials in Optuna, in the order of their numbers.
 
     Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
-    that is over settles the slot. Else the first open trial counts, and other waiting ones are `extra`. Else the last
-    trial says whether the slot failed or its lease was lost.
+    that is over settles the slot. Else the first open trial counts, and other waiting ones are `duplicates`. Else the
+    last trial says whether the slot failed or its lease was lost.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
     finished = {identity: None for trial in trials for identity in identities(trial)}
@@ -111,17 +111,17 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
     if not trials:
         return SlotState("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]
-    for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
-        over = [trial for trial in trials if trial.state == state]
+    for trial_state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
+        over = [trial for trial in trials if trial.state == trial_state]
         if over:
-            extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
+            duplicates = tuple(t.number for t in running if t.state == TrialState.WAITING)
             counted = identities(over[0])
-            return SlotState(status, over[0], 0, extra, tuple(each for each in finished if each not in counted))
+            return SlotState(status, over[0], 0, duplicates, tuple(each for each in finished if each not in counted))
     superseded = tuple(finished)
     if running:
         first = running[0]
-        extra = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
-        return SlotState(first.state.name.lower(), first, 0, extra, superseded)
+        duplicates = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
+        return SlotState(first.state.name.lower(), first, 0, duplicates, superseded)
     last, deaths = trials[-1], _deaths(trials)
     if "error" in last.user_attrs:
         return SlotState("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)

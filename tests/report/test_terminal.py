@@ -1,9 +1,9 @@
-"""The last lines of a command."""
+"""The table that a command prints at its end, and its legend."""
 
 import pytest
 
 import pflsweep
-from pflsweep.report.conclusion import conclusion, scored_on
+from pflsweep.report.terminal import scored_on, table_with_legend
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_trials_of_both_kinds_are_named(tmp_path, monkeypatch) -> None:
         "device=cpu",
     ]
     records = [pflsweep.run([*short, f"metrics.rows={rows}"]).record for rows in ("test", "train")]
-    assert "on their own test data or their own training data, last round" in conclusion(records)
+    assert "on their own test data or their own training data, last round" in table_with_legend(records)

@@ -1,4 +1,4 @@
-"""The last lines of a command whose trials have ended: their table, and where to look next."""
+"""The table that a command prints when its trials have ended, with a legend and where to look next."""
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -9,8 +9,8 @@ from pflsweep.records.record import Record
 from pflsweep.report.tables import brief
 
 
-def conclusion(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
-    """Return the table of `pflsweep report` as text, with its words explained.
+def table_with_legend(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
+    """Return the table of `pflsweep report` as text, with a legend below it.
 
     searched: keys that are hyperparameters.
     partial: identities of final trials whose search elected a winner although points have no result.
