@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["-m", "tune=grid", "tune.scale=smal"], ["tune.scale: No scale 'smal'", "Did you mean 'small'"]),
         (["-m", "tune.scale=small"], ["tune.scale=small: nothing is searched"]),
         (["-m", "tune=gird"], ["tune=gird", "Did you mean 'grid'"]),
-        (["-m", "tune=tpe", "tune.points=null"], ["tune.points is null", "tpe", "how many"]),
+        (["-m", "tune=tpe", "tune.points=null"], ["tune.points is null", "tpe", "needs a number"]),
         (["-m", "tune=grid", "tune.points=0"], ["tune.points is 0", "at least 1"]),
         (["-m", "tune=grid", "tune.seeds=3", "seed=0,1"], ["tune.seeds is 3", "2: [0, 1]"]),
         (["-m", "tune=grid", "tune.split=tset"], ["tune.split is 'tset'", "Did you mean 'test'"]),
