@@ -161,12 +161,12 @@ def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) ->
             made.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
             made.set_layout_engine("none")  # once is enough: it takes half of the time
             if path.suffix == ".png":
-                _to_palette(path)
+                _reduce_colours(path)
     return paths
 
 
-def _to_palette(path: Path) -> None:
-    """Write a PNG once more with 256 colours, a third of its bytes.
+def _reduce_colours(path: Path) -> None:
+    """Rewrite a PNG with 256 colours, in a third of its bytes.
 
     Maximum coverage keeps each pixel within 12 of 255. The median cut that is usual gives rare colours away: a colour
     bar gets bands.
@@ -175,7 +175,7 @@ def _to_palette(path: Path) -> None:
 
     with Image.open(path) as full:
         reduced = full.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    reduced.save(path)
+    reduced.save(path, dpi=full.info["dpi"])  # by which LaTeX and word processors size it
 
 
 def looks() -> Iterator[dict[str, Any]]:

@@ -154,9 +154,10 @@ def test_a_saved_png_has_few_bytes_and_no_bands(tmp_path: Path, monkeypatch: pyt
     """With 256 colours each pixel of a heat map and of its colour bar is within 12 of 255 of what was drawn."""
     made = figures.heatmap(np.random.default_rng(0).normal(size=(60, 60)), "P", "Weights of FedFomo")
     (saved,) = style.save(made, tmp_path / "saved", kinds=("png",))
-    monkeypatch.setattr(style, "_to_palette", lambda path: None)
+    monkeypatch.setattr(style, "_reduce_colours", lambda path: None)
     (full,) = style.save(made, tmp_path / "full", kinds=("png",))
     with Image.open(full) as a, Image.open(saved) as b:
         apart = np.abs(np.asarray(a.convert("RGB"), int) - np.asarray(b.convert("RGB"), int))
+        assert b.info["dpi"] == a.info["dpi"]
     assert apart.max() <= 12
     assert saved.stat().st_size < full.stat().st_size / 2

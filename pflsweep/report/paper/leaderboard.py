@@ -115,7 +115,7 @@ class Leaderboard:
 
 
 def images(trial: FinishedTrial) -> float:
-    """Training images of all rounds; NaN if the record does not say."""
+    """Return the training images of all rounds; NaN if the record does not have them."""
     return float(column_of(trial.rounds, "images").sum(min_count=1))
 
 

@@ -83,6 +83,7 @@ def minutes(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 
 def minutes_per_round(trial: FinishedTrial, options: dict[str, Any]) -> float:
+    """Return the mean training time of a round, in minutes."""
     return float(trial.rounds["seconds"].mean() / 60)
 
 
@@ -107,8 +108,9 @@ def epsilon(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 
 def ala_parameters(trial: FinishedTrial, options: dict[str, Any]) -> float:
-    """Millions of weights that ALA learns: the model's top algorithm.layers blocks. `blocks`: parameters of each below
-    the head, from the bottom; `head`: what goes into it.
+    """Return how many millions of weights ALA learns: those of the model's top algorithm.layers blocks.
+
+    `blocks`: parameters of each block below the head, from the bottom. `head`: the features that go into the head.
     """
     head = (options["head"] + 1) * trial.meta["classes"]
     below = trial.config["algorithm.layers"] - 1
@@ -131,9 +133,8 @@ NUMBERS: dict[str, Quantity] = {
     **weights.NUMBERS,
     **study_numbers.NUMBERS,
 }
-OPTION_NAMES: dict[
-    str, tuple[tuple[str, ...], tuple[str, ...]]
-] = {  # those that a quantity needs, and those it may have
+# The options that a quantity needs, and those that it may have
+OPTION_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "accuracy": ((), ("view", "target", "round", "group", "take", "by")),
     "gain": (("baseline",), ("view", "target", "round", "take")),
     "mean_accuracy": (("first",), ()),

@@ -45,8 +45,9 @@ def loss_fall(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 
 def start_loss(trial: FinishedTrial, options: dict[str, Any]) -> float:
-    """Training loss of what local training starts from, mean over rounds: `when` is before (ALA begins), after, or
-    without, which is after as well, of the trajectory that has no ALA.
+    """Return the training loss of what local training starts from, mean over rounds.
+
+    `when`: before (ALA begins), after, or without, which is after as well, of the trajectory that has no ALA.
     """
     points = trial.study
     if points.empty:
