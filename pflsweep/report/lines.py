@@ -101,7 +101,8 @@ def _name_ends(axes: "Axes", ends: Sequence[EndLabel], inches: float) -> None:
                 "arrowstyle": "-",
                 "color": "#cccccc",
                 "linewidth": 0.6,
-                "shrinkA": 0,
+                "patchA": None,  # a gap in place of a cut at the name's box, which takes a third of the drawing
+                "shrinkA": 2,
                 "shrinkB": 0,
                 "relpos": (0, 0.5),
             },

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from pflsweep.config.reading import CODE, PAPER
+from pflsweep.records.archive import places
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper import deviations, layout
 from pflsweep.report.paper.claims import Ruling
@@ -40,11 +41,12 @@ class Stores:
 
     def __init__(self, runs: Path, every: list[Ledger]) -> None:
         self.runs, self.every = runs, every
+        self._places = places(runs)
         self._known: dict[tuple[str, str], Store] = {}
 
     def store(self, scale: str, reading: str) -> Store:
         if (scale, reading) not in self._known:
-            self._known[scale, reading] = Store(self.runs, scale, self.every, reading)
+            self._known[scale, reading] = Store(self.runs, scale, self.every, reading, self._places)
         return self._known[scale, reading]
 
     def best_scale(self, sweeps: Iterable[str]) -> str:
@@ -129,6 +131,7 @@ def reproduction(name: str, stores: Stores, scale: str) -> Reproduction:
     asked = [cell for each in names for ledger in stores.store(scale, each).of(plain.sweeps) for cell in ledger.groups]
     of = layout.with_own(plain, asked)
 
+    @cache  # each change is compared with the same table of the paper's reading
     def compared(scale: str, reading: str) -> Comparison:
         return Comparison(of, stores.store(scale, reading))
 

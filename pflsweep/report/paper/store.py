@@ -155,10 +155,13 @@ class CellTrials:
 class Store:
     """The ledgers of one scale and reading, and the trials they name, each read once."""
 
-    def __init__(self, runs: Path, scale: str, every: list[Ledger], reading: str = "paper") -> None:
+    def __init__(
+        self, runs: Path, scale: str, every: list[Ledger], reading: str = "paper", within: list[Folder] | None = None
+    ) -> None:
+        """within: what `places(runs)` returned, where several stores share it: it opens each archive."""
         self.runs, self.scale, self.reading = runs, scale, reading
         self.ledgers = [ledger for ledger in every if ledger.scale == scale and ledger.reading == reading]
-        self._places = places(runs)
+        self._places = places(runs) if within is None else within
         self._trials: dict[tuple[str, int], FinishedTrial | str] = {}
 
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
