@@ -12,7 +12,8 @@ from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen
 from pflsweep.report import figures, naming
-from pflsweep.report.compare import Setting, band_of, check_baseline, method_of, settings, summary
+from pflsweep.report.compare import Setting, band_of, check_baseline, method_of, settings
+from pflsweep.report.quantities import summary
 from pflsweep.util.errors import UserError
 
 if TYPE_CHECKING:

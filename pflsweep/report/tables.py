@@ -8,7 +8,8 @@ import pandas as pd
 
 from pflsweep.records.record import Record
 from pflsweep.report import markdown
-from pflsweep.report.compare import Row, Setting, at_last, evaluated, rounds_to, score_keys, settings, view_in_words
+from pflsweep.report.compare import Row, Setting, score_keys, settings
+from pflsweep.report.quantities import at_last, evaluated, rounds_to, view_in_words
 from pflsweep.report.stats import Interval, gain, mean_std
 
 NONE = "-"

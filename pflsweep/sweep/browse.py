@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from pflsweep.report.compare import by_round, mean_curve
+from pflsweep.report.quantities import by_round, mean_curve
 from pflsweep.sweep.plan import Group, Plan, Slot, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.state import SweepState

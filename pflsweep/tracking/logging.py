@@ -148,7 +148,7 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
     """
     from mlflow.entities import Metric
 
-    from pflsweep.report.compare import summary
+    from pflsweep.report.quantities import summary
 
     if not _evaluated(record):
         return
@@ -185,7 +185,7 @@ def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 def _newcomers(record: Record) -> dict[str, float]:
     """Return the mean accuracy of new clients before and after fine-tuning; {} without new clients."""
-    from pflsweep.report.compare import newcomers_accuracy
+    from pflsweep.report.quantities import newcomers_accuracy
 
     curve = newcomers_accuracy(record)
     return {"accuracy_before": float(curve.iloc[0]), "accuracy_after": float(curve.iloc[-1])} if len(curve) else {}
@@ -194,7 +194,7 @@ def _newcomers(record: Record) -> dict[str, float]:
 def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
     """Log config, per-client table and pictures. Each replaces the one of an earlier session."""
     from pflsweep.report import figures
-    from pflsweep.report.compare import record_curves
+    from pflsweep.report.quantities import record_curves
 
     client.log_text(run_id, record.path("config.yaml").read_bytes().decode(), "config.yaml")
     name = record.meta["name"]
@@ -210,7 +210,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 def _client_table(record: Record) -> pd.DataFrame:
     """Return one row per client: its data, and its models' scores in the last evaluated round."""
     from pflsweep.report.clients import holdings
-    from pflsweep.report.compare import view_in_words
+    from pflsweep.report.quantities import view_in_words
 
     held = holdings(record.partition)
     last = record.clients[record.clients["round"] == record.clients["round"].max()]

@@ -12,7 +12,7 @@ from pflsweep.config.compose import Config
 from pflsweep.data.federation import Federation
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.records.record import Record
-from pflsweep.report.compare import summary
+from pflsweep.report.quantities import summary
 from pflsweep.report.tables import brief
 from pflsweep.trial.build import build_federation
 from pflsweep.trial.saved import SavedModels

@@ -8,32 +8,12 @@ from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
 from pflsweep.report import page, tables
-from pflsweep.report.compare import (
-    SCORED,
-    Row,
-    check_baseline,
-    client_accuracy,
-    evaluated,
-    mean_curve,
-    settings,
-    summary,
-)
+from pflsweep.report.compare import SCORED, Row, check_baseline, settings
+from pflsweep.report.quantities import client_accuracy, evaluated, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
 from pflsweep.trial import tables as recorded
 from pflsweep.util.errors import UserError
 from tests.report.records import create, finished, train
-
-
-def test_summary_by_hand(tmp_path):
-    found = summary(finished(tmp_path, "fedavg", [2, 4, 6, 8]))
-    assert found.last == pytest.approx(0.5)
-    assert (found.best, found.best_round) == (pytest.approx(0.6), 2)
-    assert found.std == pytest.approx(np.sqrt(0.05))
-    assert found.worst10 == pytest.approx(0.2)
-    assert found.global_last == pytest.approx(0.25)
-    assert found.images_per_second == pytest.approx(400)
-    assert (found.floats_down, found.floats_up, found.rounds) == (1000, 1000, 3)
-    assert found.seconds == pytest.approx(1.8)
 
 
 def test_seeds_are_averaged_and_clients_paired(tmp_path):
@@ -288,21 +268,6 @@ def test_curve_of_seeds_has_their_interval_as_band(tmp_path):
     assert curves[0].mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
     assert (curves[0].low[2], curves[0].high[2]) == (pytest.approx(0.4), pytest.approx(0.6))
     assert (curves[1].high - curves[1].mean)[2] == pytest.approx(4.302653 * 0.1 / np.sqrt(3), rel=1e-5)
-
-
-def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
-    seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.3, 0.2], index=[2, 3, 4])]
-    curve = mean_curve("fedavg", seeds, lambda values: (float(min(values)) - 0.1, float(max(values)) + 0.1))
-    assert [part.tolist() for part in curve[1:]] == [
-        [2, 3],
-        pytest.approx([0.6, 0.6]),
-        pytest.approx([0.4, 0.2]),
-        pytest.approx([0.8, 1.0]),
-    ]
-    single = mean_curve("fedavg", [each.loc[:2] for each in seeds], lambda values: (0.0, 1.0))
-    assert (single.low, single.high) == (single.mean, single.mean), "a band at a single round has no area"
-    for plain in (mean_curve("fedavg", seeds), mean_curve("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
-        assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 
 
 def test_other_metrics_by_hand(tmp_path):

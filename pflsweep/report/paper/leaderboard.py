@@ -8,9 +8,9 @@ from statistics import fmean, median
 
 import numpy as np
 
-from pflsweep.report.compare import column as column_of
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.store import CellTrials, FinishedTrial
+from pflsweep.report.quantities import column as column_of
 from pflsweep.report.ranks import Ranking
 
 SHARE = 0.5  # of the methods that are begun: so many have to have a column before it is ranked

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pflsweep.report import compare
-from pflsweep.report.compare import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
+from pflsweep.report import quantities
 from pflsweep.report.paper import study_numbers, weights
 from pflsweep.report.paper.store import FinishedTrial
+from pflsweep.report.quantities import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
 from pflsweep.report.stats import mean_std
 
 Values = pd.Series  # by client
@@ -72,7 +72,7 @@ def rounds_to_goal(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 def images_per_second(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the images of training a second."""
-    return compare.images_per_second(trial)
+    return quantities.images_per_second(trial)
 
 
 def minutes(trial: FinishedTrial, options: dict[str, Any]) -> float:
