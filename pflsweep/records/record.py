@@ -359,9 +359,8 @@ class Record:
         """Write the scores that were set apart, before the tables that have them no more."""
         if not self._ends:
             return
-        for name, before, found in zip(
-            ("rounds", "clients"), self._read_ends(), zip(*self._ends, strict=True), strict=True
-        ):
+        apart = zip(*self._ends, strict=True)
+        for name, before, found in zip(("rounds", "clients"), self._read_ends(), apart, strict=True):
             new = _joined(list(found))
             known = before[~before["round"].isin(new["round"])] if len(before) else before
             files.write_parquet(self.path_to_write(f"ends_{name}.parquet"), _joined([known, new]))

@@ -66,9 +66,8 @@ class Queue:
         self.sweep = SweepState(plan)
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
-        self._settled_studies: set[str] = (
-            set()
-        )  # names of studies that are not read again until a command retries points
+        # Names of studies that are not read again until a command retries points
+        self._settled_studies: set[str] = set()
         self._retried: str | None = None  # the last value of RETRIED that was read
         self._free: list[Slot] = []  # slots that were free at the last refresh
         self._notes: dict[int, dict[str, Any]] = {}  # by trial

@@ -362,13 +362,8 @@ class Comparison:
             if cell.has_number and cell.metric.quantity == "accuracy" and not elsewhere:
                 view = self.layout.view(cell.metric, cell.trials.method)
                 trials, factor = cell.trials.finished.values(), _factor(cell.metric, cell.line)
-                yield (
-                    column,
-                    cell,
-                    metrics.over_seeds(
-                        [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
-                    ),
-                )
+                found = [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
+                yield column, cell, metrics.over_seeds(found)
 
     def paired(self) -> Iterator[PairedTest]:
         """Yield the paper's method against each other one, where accuracies are the clients' own."""

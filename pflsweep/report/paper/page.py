@@ -144,15 +144,8 @@ def _ours(cell: Cell, name: str = "") -> dict[str, Any]:
     """Return our number as the template shows it, or why there is none."""
     if not cell.has_number:
         shown = _needs(cell) or cell.why_empty if cell.why_empty == "missing" else cell.why_empty
-        return {
-            "reading": name,
-            "shown": shown,
-            "rank": 0,
-            "partial": False,
-            "note": "",
-            "difference": "",
-            "apart": False,
-        }
+        empty = {"rank": 0, "partial": False, "note": "", "difference": "", "apart": False}
+        return {"reading": name, "shown": shown, **empty}
     seeds = f"{cell.value.n} of {len(cell.trials.seeds)} seeds"
     return {
         "reading": name,
@@ -306,20 +299,18 @@ def _correlations(of: Comparison) -> Iterator[str]:
 
 
 def _by_samples(of: Comparison) -> dict[str, Any]:
-    """Return the columns that change where each test sample counts the same."""
+    """Return the columns that change where each test sample counts the same; {} if none does."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
     for column, cell, by_samples in of.by_samples():
         found[column][cell.line.row] = cell, by_samples
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
+    if not shown:
+        return {}
     rows = sorted({row for rows in shown.values() for row in rows})
-    return (
-        {}
-        if not shown
-        else {
-            "columns": [title(of.layout.columns[column]) for column in shown],
-            "rows": [(of.layout.rows[row], [_by_sample(rows, row) for rows in shown.values()]) for row in rows],
-        }
-    )
+    return {
+        "columns": [title(of.layout.columns[column]) for column in shown],
+        "rows": [(of.layout.rows[row], [_by_sample(rows, row) for rows in shown.values()]) for row in rows],
+    }
 
 
 def _changes(cell: Cell, by_samples: Value) -> bool:
@@ -334,25 +325,21 @@ def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] 
 
 
 def _paired(of: Comparison) -> dict[str, Any]:
-    """Return the paired tests of the paper's method against each other one."""
+    """Return the paired tests of the paper's method against each other one; {} if there are none."""
     by_row: dict[str, dict[int, str]] = defaultdict(dict)
     for pair in of.paired() if of.layout.own else ():
         gain = pair.gain
         mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
         shown = f"{mean} [{low}, {high}] {gain.kind}, p {', '.join(map(_p, pair.p))}"
         by_row[of.layout.labels[pair.method]][pair.column] = shown
+    if not by_row:
+        return {}
     columns = sorted({column for row in by_row.values() for column in row})
-    return (
-        {}
-        if not by_row
-        else {
-            "heads": [
-                f"{of.layout.labels.get(of.layout.own)} minus",
-                *(title(of.layout.columns[at]) for at in columns),
-            ],
-            "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],
-        }
-    )
+    own = of.layout.labels.get(of.layout.own)
+    return {
+        "heads": [f"{own} minus", *(title(of.layout.columns[at]) for at in columns)],
+        "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],
+    }
 
 
 def _p(p: float) -> str:
@@ -365,12 +352,10 @@ def winners(of: Comparison) -> list[str]:
     for trials in of.trials_by_cell:
         if trials.winner:
             chosen = ", ".join(_chosen(trials, key, value) for key, value in trials.winner.items())
-            value = trials.winner_value
-            best = (
-                ""
-                if value is None
-                else f" ({100 * value:.2f}% on {inline(trials.split)} data{_at_scale(trials)}{_other_view(of, trials)})"
-            )
+            value, best = trials.winner_value, ""
+            if value is not None:
+                on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(of, trials)}"
+                best = f" ({100 * value:.2f}% on {on})"
             found[trials.method][f"{trials.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 
