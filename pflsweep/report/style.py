@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -119,8 +120,11 @@ def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
 
 
 def wrapped(text: str, inches: float) -> str:
-    """Return text in lines that are no longer than that, as far as letters are of middle width."""
-    return fill(text, max(16, int(PER_INCH * inches)), break_on_hyphens=False)
+    """Return text in lines that are no longer than that, as far as letters are of middle width. A word and the number
+    after it stay in one line.
+    """
+    kept = re.sub(r"(?<=[a-z]) (?=\d)", "\xa0", text)
+    return fill(kept, max(16, int(PER_INCH * inches)), break_on_hyphens=False).replace("\xa0", " ")
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:

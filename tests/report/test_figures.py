@@ -23,6 +23,14 @@ def curve(label: str, mean: list[float], half: float = 0.0) -> figures.Curve:
     return figures.Curve(label, np.arange(1.0, len(mean) + 1), values, values - half, values + half)
 
 
+def test_a_title_breaks_between_words_but_not_before_a_number() -> None:
+    title = "MNIST, 100 clients; Ours (5 clients downloaded); seed 0; round 100"
+    assert style.wrapped(title, 53 / style.PER_INCH) == (
+        "MNIST, 100 clients; Ours (5 clients downloaded);\nseed 0; round 100"
+    )
+    assert style.wrapped(title, 10).splitlines() == [title]
+
+
 @pytest.mark.parametrize(
     ("heights", "apart"),
     [
