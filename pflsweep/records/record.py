@@ -28,7 +28,6 @@ from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import writing
-from pflsweep.util.source_hash import changed
 
 VIEWS = ("personal_", "global_", "trained_")  # prefixes of the columns that an evaluation fills in
 
@@ -127,32 +126,6 @@ class Record:
         session = {"from": self.done + 1, **now, "begun": _now()}
         self.config = storable(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
-
-    def trained_by(self) -> list[dict[str, str]]:
-        """Return the digests of pflsweep's code for each session that trained rounds in the tables; {} where unknown.
-
-        A session that was killed before its first checkpoint is left out: its rounds were trained again.
-        """
-        sessions = [{**self.meta, "from": 1}, *self.meta.get("sessions", [])]
-        trained, end = [], self.done + 1
-        for session in reversed(sessions):
-            if session["from"] < end:
-                trained.append(session.get("digests", {}))
-            end = min(end, session["from"])
-        return trained[::-1]
-
-    @property
-    def code_versions(self) -> int:
-        """Return how many versions of pflsweep's code have trained the rounds in the tables.
-
-        Versions that are recorded as equivalent count as one (see source_hash.py). Versions without digests, which
-        older records have, are not counted.
-        """
-        apart: list[dict[str, str]] = []
-        for digests in self.trained_by():
-            if digests and all(changed(known, digests) for known in apart):
-                apart.append(digests)
-        return len(apart)
 
     def begin(self) -> None:
         """Write what is known before training, meta.json last: a folder without it is not a record."""

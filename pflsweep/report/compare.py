@@ -33,7 +33,6 @@ Array = NDArray[np.float64]
 BASELINES = ("local", "fedavg")  # what other methods are compared with unless the user says
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
 
-
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number, as a study of the trial
 MAY_DIFFER = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen, comparable
 from pflsweep.report import export, figures, html, style, tables, template
@@ -175,9 +176,9 @@ def _origin(rows: list[Row]) -> list[str]:
             values.setdefault(_origin_of(record, key), []).append(record.meta["name"])
         shown = "; ".join(inline(v if len(values) == 1 else f"{v} ({', '.join(names)})") for v, names in values.items())
         lines.append(f"{key}: {shown}")
-    for record in (record for row in rows for record in row.records if record.code_versions > 1):
-        of = f"its rounds were trained by {record.code_versions} versions of the code"
-        lines.append(f"{inline(record.meta['name'])}: {of}")
+    for record in (record for row in rows for record in row.records):
+        if (versions := code_versions(record)) > 1:
+            lines.append(f"{inline(record.meta['name'])}: its rounds were trained by {versions} versions of the code")
     identities = ", ".join(f"{inline(r.meta['name'])} {code(r.meta['identity'])}" for row in rows for r in row.records)
     return [*lines, f"records: {identities}"]
 

@@ -26,6 +26,7 @@ from pflsweep.ops import memory
 from pflsweep.ops.random import no_unseeded_draws
 from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT
+from pflsweep.records.provenance import trained_by
 from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
 from pflsweep.tracking.logging import Labels
@@ -197,7 +198,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
 
 def _warn_edited(record: Record, digests: dict[str, str]) -> None:
     """Warn where the code was edited since the record's last round, since its rounds are then by two versions."""
-    edited = [name for before in record.trained_by()[-1:] for name in changed(before, digests)]
+    edited = [name for before in trained_by(record)[-1:] for name in changed(before, digests)]
     if edited:
         warn(
             f"{record.meta['name']}: the code of pflsweep that its numbers depend on ({', '.join(edited)}) was edited "

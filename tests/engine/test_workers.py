@@ -494,7 +494,7 @@ def test_workers_of_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch)
 # The whole command
 
 # On a crowded machine the command would compute in one process
-ALWAYS = "from pflsweep.engine import workers; workers.CROWDED = 0.0\n"
+UNCROWDED = "from pflsweep.engine import workers; workers.CROWDED = 0.0\n"
 # Rounds of half a second, half of it in workers
 LONG = [
     "dataset=digits", "model=mlp", "partition.clients=10", "train.participation=1", "train.epochs=25", "train.rounds=6",
@@ -507,7 +507,7 @@ def start(folder: Path, workers: int) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(
-        [sys.executable, "-c", ALWAYS + MAIN, *LONG, f"train.workers={workers}"],
+        [sys.executable, "-c", UNCROWDED + MAIN, *LONG, f"train.workers={workers}"],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ import torch
 
 from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.errors import Damaged
+from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
@@ -251,7 +252,7 @@ def test_versions_of_the_code_are_those_of_rounds_that_are_kept(
     record = made(tmp_path)
     told = [{"from": begin, "digests": {"engine": digest}} for begin, digest in sessions]
     record.meta = {**record.meta, **({"digests": {"engine": first}} if first else {}), "sessions": told}
-    assert record.code_versions == versions
+    assert code_versions(record) == versions
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

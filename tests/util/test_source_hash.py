@@ -13,6 +13,7 @@ import pytest
 
 import pflsweep
 from pflsweep.config.compose import compose
+from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
 from pflsweep.trial.metadata import own_code, shipped_code
 from pflsweep.trial.progress import quietly
@@ -250,7 +251,7 @@ def run(*overrides: str) -> Result:
 
 @pytest.mark.slow
 def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest.CaptureFixture) -> None:
-    assert run("train.rounds=2").record.code_versions == 1
+    assert code_versions(run("train.rounds=2").record) == 1
     edit(*AVERAGE)
     run("train.rounds=2")
     assert "was edited" not in capsys.readouterr().err, "a finished trial is reused silently"
@@ -260,9 +261,9 @@ def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest
     said = [line for line in capsys.readouterr().err.splitlines() if "was edited" in line]
     assert len(said) == 1
     assert re.search(r"depend on \(engine\) was edited since it trained round 2.*paths\.runs", said[0])
-    assert record.code_versions == 2
+    assert code_versions(record) == 2
     assert Record(record.folder).meta["sessions"][0]["digests"]["engine"] != record.meta["digests"]["engine"]
-    assert run("train.rounds=2").record.code_versions == 1, "as of round 2 it is not mixed"
+    assert code_versions(run("train.rounds=2").record) == 1, "as of round 2 it is not mixed"
     run("train.rounds=4")
     assert "was edited" not in capsys.readouterr().err, "it is the code of round 3"
 
@@ -277,7 +278,7 @@ def test_code_with_the_same_golden_trajectories_goes_on_silently(edit: Edit, cap
     *_, classes = recorded(golden, {}, now, golden, bits, classes, "here")
     (source_hash.ROOT / source_hash.EQUIVALENT).write_text(json.dumps(classes))
     forget()
-    assert run("train.rounds=3").record.code_versions == 1
+    assert code_versions(run("train.rounds=3").record) == 1
     assert "was edited" not in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from pflsweep.report.paper import export, figures, index, layout, leaderboard_pa
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.reproduction import Stores, reproduction
-from pflsweep.report.paper.store import Store
+from pflsweep.report.paper.store import Trials
 from pflsweep.report.paper.verdict import split_why
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
@@ -29,7 +29,8 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
             f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
             "scale=smoke`), or name another folder: --runs DIR."
         )
-    stores = Stores(runs, ledger.ledgers(*archive.places(runs)))
+    trials = Trials(runs)
+    stores = Stores(trials, ledger.ledgers(*trials.places))
     _check_known(scale, {ledger.scale for ledger in stores.every}, runs)
     said: list[str] = []
     errors: dict[str, UserError] = {}
@@ -50,7 +51,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     figures.check(layout.read(name))
     of = reproduction(name, stores, scale or stores.best_scale(layout.read(name).sweeps))
     folder = _make_folder(out / name)
-    _check_kept(folder, of.first.store)
+    _check_kept(folder, stores.trials)
     ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]
     drawn = figures.draw(of.readings, folder)
     said = index.discussion(folder)
@@ -77,15 +78,15 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
     """A page stays as it is."""
 
 
-def _check_kept(folder: Path, store: Store) -> None:
+def _check_kept(folder: Path, trials: Trials) -> None:
     """Raise PageNotRebuilt if the page that is there was made of trials that are not here: it could not be made
     anew.
     """
-    lost = [identity for identity in index.trials_of(folder) if not store.holds(identity)]
+    lost = [identity for identity in index.trials_of(folder) if not trials.holds(identity)]
     if lost:
         raise PageNotRebuilt(
-            f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{store.runs}'. --out DIR makes "
-            "another elsewhere; `pflsweep record import` brings its records (a checkout's are in reports/runs)."
+            f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{trials.runs}'. --out DIR "
+            "makes another elsewhere; `pflsweep record import` brings its records (a checkout's are in reports/runs)."
         )
 
 

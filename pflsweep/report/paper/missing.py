@@ -28,8 +28,8 @@ def lines(of: Comparison) -> list[str]:
             filled[title(of.layout.columns[column])][cell.trials.method] = None
         why |= dict.fromkeys(reason for trials in (cell.trials, *cell.against) for reason in _reasons(trials))
     found = (
-        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs} --no-tracking"))]
-        if by_command and of.trials and of.store.runs != OWN
+        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.trials.runs} --no-tracking"))]
+        if by_command and of.trials and of.store.trials.runs != OWN
         else []
     )
     for command, columns in by_command.items():

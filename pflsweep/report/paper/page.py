@@ -9,6 +9,7 @@ from typing import Any
 
 from pflsweep.config import reading
 from pflsweep.config.keys import as_override
+from pflsweep.records.provenance import code_versions
 from pflsweep.report import tables, template
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import deviations, layout, missing, published, verdict, weights
@@ -397,12 +398,13 @@ def origin(of: Comparison, links: Links) -> list[str]:
         "MLflow": {store_of(t.config) for t in trials},
     }.items():
         lines.append(f"{key}: {', '.join(map(inline, sorted(values)))}")
-    for trial in (trial for trial in trials if trial.record.code_versions > 1):
-        lines.append(f"{trial.name}: its rounds were trained by {trial.record.code_versions} versions of the code")
+    for trial in trials:
+        if (versions := code_versions(trial.record)) > 1:
+            lines.append(f"{trial.name}: its rounds were trained by {versions} versions of the code")
     if links.sweeps:
         shown = ", ".join(f"[{inline(sweep)}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
-    lines.append(f"records in {code(of.store.runs)}:")
+    lines.append(f"records in {code(of.store.trials.runs)}:")
     for cell in of.trials_by_cell:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())
         if runs:

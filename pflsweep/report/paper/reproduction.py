@@ -4,12 +4,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from pflsweep.config.reading import CODE, PAPER
-from pflsweep.records.archive import places
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper import deviations, layout
 from pflsweep.report.paper.claims import Ruling
@@ -17,7 +15,7 @@ from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.effects import Effect, Shift, effects
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.rulings import others_needed, rulings
-from pflsweep.report.paper.store import FinishedTrial, Store
+from pflsweep.report.paper.store import FinishedTrial, Store, Trials
 from pflsweep.util.errors import UserError
 
 COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be decided yet"}
@@ -37,16 +35,15 @@ class Verdict(NamedTuple):
 
 
 class Stores:
-    """The sweeps of a folder of runs, by scale and reading, each trial read once."""
+    """The sweeps of a folder of runs, by scale and reading."""
 
-    def __init__(self, runs: Path, every: list[Ledger]) -> None:
-        self.runs, self.every = runs, every
-        self._places = places(runs)
+    def __init__(self, trials: Trials, every: list[Ledger]) -> None:
+        self.trials, self.every = trials, every
         self._known: dict[tuple[str, str], Store] = {}
 
     def store(self, scale: str, reading: str) -> Store:
         if (scale, reading) not in self._known:
-            self._known[scale, reading] = Store(self.runs, scale, self.every, reading, self._places)
+            self._known[scale, reading] = Store(self.trials, scale, self.every, reading)
         return self._known[scale, reading]
 
     def best_scale(self, sweeps: Iterable[str]) -> str:

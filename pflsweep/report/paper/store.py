@@ -152,17 +152,37 @@ class CellTrials:
         return bool(self.seeds) and len(self.finished) == len(self.seeds)
 
 
-class Store:
-    """The ledgers of one scale and reading, and the trials they name, each read once."""
+class Trials:
+    """The trials of a folder of runs and of the archives in it. Each archive is opened once, each trial read once."""
 
-    def __init__(
-        self, runs: Path, scale: str, every: list[Ledger], reading: str = "paper", within: list[Folder] | None = None
-    ) -> None:
-        """within: what `places(runs)` returned, where several stores share it: it opens each archive."""
-        self.runs, self.scale, self.reading = runs, scale, reading
+    def __init__(self, runs: Path) -> None:
+        self.runs, self.places = runs, places(runs)
+        self._known: dict[tuple[str, int], FinishedTrial | str] = {}
+
+    def read(self, identity: str, rounds: int) -> FinishedTrial | str:
+        """Return a trial, or why it cannot be read."""
+        if (identity, rounds) not in self._known:
+            self._known[identity, rounds] = _read(self._folder(identity), rounds)
+        return self._known[identity, rounds]
+
+    def holds(self, identity: str) -> bool:
+        """Return whether anything of a trial is there."""
+        return any((place / identity).exists() for place in self.places)
+
+    def _folder(self, identity: str) -> Folder:
+        """Return where the record of a trial lies: of several the one with the most rounds; of none, where it would."""
+        there = [place / identity for place in self.places if (place / identity / "meta.json").exists()]
+        if len(there) > 1:
+            return max(there, key=lambda folder: Record(folder).done)
+        return there[0] if there else self.runs / identity
+
+
+class Store:
+    """The ledgers of one scale and reading, and the trials they name."""
+
+    def __init__(self, trials: Trials, scale: str, every: list[Ledger], reading: str = "paper") -> None:
+        self.trials, self.scale, self.reading = trials, scale, reading
         self.ledgers = [ledger for ledger in every if ledger.scale == scale and ledger.reading == reading]
-        self._places = places(runs) if within is None else within
-        self._trials: dict[tuple[str, int], FinishedTrial | str] = {}
 
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
@@ -180,7 +200,7 @@ class Store:
                 if str(seed) in group["failed"]:
                     failed[seed] = str(group["failed"][str(seed)])
                 identity = group["trials"].get(str(seed))
-                found = UNTRAINED if identity is None else self._trial(identity, rounds)
+                found = UNTRAINED if identity is None else self.trials.read(identity, rounds)
                 if isinstance(found, str):
                     open_[seed] = found
                     continue
@@ -197,26 +217,9 @@ class Store:
             setting, method, finished, seeds,
             {seed: why for seed, why in open_.items() if seed not in finished and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in finished},
-            _commands((ledger for ledger, _ in reversed(groups)), self.runs),
+            _commands((ledger for ledger, _ in reversed(groups)), self.trials.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip
-
-    def _trial(self, identity: str, rounds: int) -> FinishedTrial | str:
-        """Return a trial, or why it cannot be read."""
-        if (identity, rounds) not in self._trials:
-            self._trials[identity, rounds] = _read(self._folder(identity), rounds)
-        return self._trials[identity, rounds]
-
-    def holds(self, identity: str) -> bool:
-        """Return whether anything of a trial is there."""
-        return any((place / identity).exists() for place in self._places)
-
-    def _folder(self, identity: str) -> Folder:
-        """Return where the record of a trial lies: of several the one with the most rounds; of none, where it would."""
-        there = [place / identity for place in self._places if (place / identity / "meta.json").exists()]
-        if len(there) > 1:
-            return max(there, key=lambda folder: Record(folder).done)
-        return there[0] if there else self.runs / identity
 
 
 def settled(group: dict[str, Any]) -> int:

@@ -20,18 +20,20 @@ from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Printed
 from pflsweep.report.paper.reproduction import Stores, reproduction
 from pflsweep.report.paper.rulings import others_needed, rulings
-from pflsweep.report.paper.store import CellTrials, Store
+from pflsweep.report.paper.store import CellTrials, Store, Trials
 from tests.report.paper.fixtures import Sweep
 
 C25 = "cifar10/clients25"
 
 
 def reproduced(runs: Path, name: str) -> Comparison:
-    return Comparison(layout.read(name), Store(runs, "small", ledgers(runs)))
+    return Comparison(layout.read(name), Store(Trials(runs), "small", ledgers(runs)))
 
 
 def shown(runs: Path, name: str) -> str:
-    return page.text(reproduction(name, Stores(runs, ledgers(runs)), "small"), SavedFigures({}, {}, {}), Links())
+    return page.text(
+        reproduction(name, Stores(Trials(runs), ledgers(runs)), "small"), SavedFigures({}, {}, {}), Links()
+    )
 
 
 def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:
@@ -339,7 +341,7 @@ class PrintAsOurs(Comparison):
 
 
 def print_as_ours(name: str) -> PrintAsOurs:
-    return PrintAsOurs(layout.read(name), Store(Path(), "paper", []))
+    return PrintAsOurs(layout.read(name), Store(Trials(Path()), "paper", []))
 
 
 @pytest.mark.parametrize("name", [name for name in layout.names() if layout.read(name).in_print])
@@ -367,7 +369,7 @@ class PrintWithoutCode(PrintAsOurs):
 
 
 def test_a_claim_about_rows_without_code_waits_for_nothing() -> None:
-    of = PrintWithoutCode(layout.read("fedpg/table1"), Store(Path(), "paper", []))
+    of = PrintWithoutCode(layout.read("fedpg/table1"), Store(Trials(Path()), "paper", []))
     others = [PrintWithoutCode(layout.read(name), of.store) for name in others_needed(of.layout)]
     ruled = {claim["id"]: ruling for claim, ruling in rulings(of, others)}
     held = {claim: ruling.holds for claim, ruling in ruled.items()}
@@ -391,7 +393,7 @@ class PrintOfOneDataset(PrintWithoutCode):
 
 
 def test_a_claim_that_nothing_can_tell_is_not_open_because_other_cells_are_missing() -> None:
-    of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(Path(), "paper", []))
+    of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(Trials(Path()), "paper", []))
     others = [PrintOfOneDataset(layout.read(name), of.store) for name in others_needed(of.layout)]
     held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
     left = {claim for claim, holds in held.items() if holds != "undecidable"}
@@ -442,11 +444,11 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     for method in ("pfedme", "local"):
         sweep.add("fmnist/pat2", method, {0: [4, 4, 4, 4]}, views=("personal", "trained"))
     sweep.write("a" * 16)
-    of = Comparison(layout.read("fedpg/table1"), Store(sweep.runs, "small", ledgers(sweep.runs)))
+    of = Comparison(layout.read("fedpg/table1"), Store(Trials(sweep.runs), "small", ledgers(sweep.runs)))
     assert of.layout.views.get("pfedme") is None
     assert of.complete > 0
     sweep.write("b" * 16, reading="code")
-    store = Store(sweep.runs, "small", ledgers(sweep.runs), "code")
+    store = Store(Trials(sweep.runs), "small", ledgers(sweep.runs), "code")
     assert [ledger.id[0] for ledger in store.ledgers] == ["b"]
     of = Comparison(layout.read("fedpg/table1"), store)
     assert of.layout.views["pfedme"] == "trained"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.records import archive
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import index
 from pflsweep.report.paper.reproduction import Stores, reproduction
+from pflsweep.report.paper.store import Trials
 
 STANDING = {"complete": 11, "cells": 138, "agree": 8, "compared": 19, "difference": "7.1 points", "tau": "0.90",
             "failed": 0, "claims": {"holds": 1}}  # fmt: skip
@@ -71,7 +71,8 @@ def test_the_index_says_why_tables_differ_and_what_single_changes_explain(tmp_pa
 
 def test_a_table_leaves_its_reason_and_its_measured_changes_for_the_index() -> None:
     root = Path(__file__).parents[3] / "reports"
-    stores = Stores(root / "runs", ledgers(*archive.places(root / "runs")))
+    trials = Trials(root / "runs")
+    stores = Stores(trials, ledgers(*trials.places))
     of = reproduction("fedpg/table1", stores, "paper")
     state = index.state(of, "the reason.")
     assert state["why"] == "the reason"

@@ -19,7 +19,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import layout
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard, expected_best
-from pflsweep.report.paper.store import Store
+from pflsweep.report.paper.store import Store, Trials
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep
@@ -42,7 +42,7 @@ methods:
 
 
 def board(runs: Path) -> Leaderboard:
-    return Leaderboard(Comparison(layout.read("benchmark"), Store(runs, "small", ledgers(runs))))
+    return Leaderboard(Comparison(layout.read("benchmark"), Store(Trials(runs), "small", ledgers(runs))))
 
 
 def labels(of: Leaderboard, rows: list[int]) -> list[str]:
@@ -224,7 +224,7 @@ def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for group in ledger.groups.values():
         assert len(group["tried"]) == 3
         assert all(0 <= each["test"] <= 1 for each in group["tried"])
-    of = Leaderboard(Comparison(layout.read("benchmark"), Store(Path("runs"), "paper", [ledger])))
+    of = Leaderboard(Comparison(layout.read("benchmark"), Store(Trials(Path("runs")), "paper", [ledger])))
     for row in of.rows:
         method = next(line.method for line in of.of.layout.printed if line.row == row)
         searches = [ledger.groups[place, method]["tried"] for place in (DIR01, DIR03)]
