@@ -173,12 +173,14 @@ class Queue:
             self._read(self._study_name(searched[0]), searched)
         return self.sweep.can_elect_winner(group)
 
-    def begin(self, lease: Lease, folder: Path, before: int) -> None:
+    def begin(self, lease: Lease, folder: Path, before: int, done: int) -> None:
         """Store the folder of the record of a trial that begins now, so that a death can be compared with its progress.
 
-        before: rounds of the slot's earlier seeds.
+        before: rounds of the slot's earlier seeds. done: rounds after which the trial goes on, of which another sweep
+        may have trained some.
         """
-        self.set_attr(lease, "record", {"folder": str(folder), "before": before})
+        self.set_attr(lease, "reached", before + done)
+        self.set_attr(lease, "record", {"folder": str(folder), "before": before, "done": done})
 
     def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""

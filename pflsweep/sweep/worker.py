@@ -246,7 +246,7 @@ def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = 
 
 def _listen(queue: Queue, lease: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
     """Open a trial's run in MLflow. before: rounds of the slot's earlier seeds. Raises LeaseLost."""
-    queue.begin(lease, record.folder, before)
+    queue.begin(lease, record.folder, before, record.done)
     # A machine that was suspended until here must not set a run to RUNNING that another worker has finished
     if not queue.holds(lease):
         raise LeaseLost(LOST)

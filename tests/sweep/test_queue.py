@@ -139,7 +139,7 @@ def die(queue: Queue, folder: Path, rounds: int) -> None:
     claim = worker.claim()
     assert claim is not None
     assert claim.slot == SEARCH
-    worker.begin(claim, folder, 0)
+    worker.begin(claim, folder, before=0, done=0)
     files.write_json(folder / "status.json", {"rounds": rounds})
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 1
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 0

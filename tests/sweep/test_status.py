@@ -3,6 +3,7 @@
 import io
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -148,6 +149,23 @@ def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> 
         view._look()
     view._began = time.monotonic() - 100
     assert view._seconds_left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
+
+
+def test_rounds_that_another_sweep_has_trained_say_nothing_of_the_speed(queue: Queue, tmp_path: Path) -> None:
+    """A trial goes on from its record, whichever sweep has trained its rounds."""
+    rounds = queue.plan.groups[0].config.values["train"]["rounds"]
+    view = LiveStatus(queue.plan)
+    claim = queue.claim()
+    assert claim is not None
+    view._look()
+    queue.begin(claim, tmp_path, before=0, done=rounds // 3)
+    view._look()
+    view._began = time.monotonic() - 100
+    assert view._seconds_left() is None, "nothing was trained since"
+    queue.set_attr(claim, "reached", 2 * rounds // 3)
+    view._look()
+    thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # the rest of this search, two more, and two seeds with a quarter more data
+    assert view._seconds_left() == pytest.approx(100 * thirds, rel=0.01)
 
 
 def test_a_log_says_at_times_what_is_running_and_what_is_left(

@@ -48,6 +48,7 @@ class LiveStatus:
         self._cost = {slot: self._gradients(slot) for slot in plan.slots}
         self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
         self._shares_before = {slot: self._share_trained(slot) for slot in plan.slots}
+        self._records_before = {slot: state.result.get("record") for slot, state in self._sweep.states.items()}
         self._reported = set(self._settled_before)
         self._running_since: dict[Slot, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -96,9 +97,8 @@ class LiveStatus:
         # Workers take seconds to start, which says nothing of the speed of training
         if not self._training:
             self._began = time.monotonic()
-        self._shares_before = {
-            slot: min(share, self._share_trained(slot)) for slot, share in self._shares_before.items()
-        }
+        for slot in self.plan.slots:
+            self._update_share_before(slot)
         before = len(self._reported)
         for slot, state in self._sweep.states.items():
             if state.status == "running":
@@ -178,11 +178,26 @@ class LiveStatus:
 
     def _share_trained(self, slot: Slot) -> float:
         """Return the share of a slot's rounds that are trained, over all seeds: in [0, 1]."""
-        state, rounds = self._sweep.states[slot], self.plan.rounds(slot)
+        state = self._sweep.states[slot]
         if state.status == "done":
             return 1.0
-        reached = state.result.get("reached", state.result.get("before", 0))
-        return min(1.0, reached / (rounds * (1 if slot.final else len(self.plan.tuning_seeds))))
+        return self._share(slot, state.result.get("reached", state.result.get("before", 0)))
+
+    def _share(self, slot: Slot, rounds: int) -> float:
+        """Return what share of a slot's rounds these are, over all seeds: in [0, 1]."""
+        return min(1.0, rounds / (self.plan.rounds(slot) * (1 if slot.final else len(self.plan.tuning_seeds))))
+
+    def _update_share_before(self, slot: Slot) -> None:
+        """Correct the share of a slot's rounds that was trained before, by where its trial goes on.
+
+        That may be a checkpoint behind the round that it had reached, or one that another sweep has left.
+        """
+        record = self._sweep.states[slot].result.get("record")
+        # Once for each slot: a later record is that of its next seed
+        if record is not None and record != self._records_before.get(slot, record):
+            del self._records_before[slot]
+            self._shares_before[slot] = self._share(slot, record["before"] + record["done"])
+        self._shares_before[slot] = min(self._shares_before[slot], self._share_trained(slot))
 
     def _time_left(self) -> str:
         """Return the end of a line: the remaining time, "" if it is unknown."""
