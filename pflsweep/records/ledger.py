@@ -79,7 +79,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         listed = _of_kind(content, "groups", list)
         for group in listed:
             _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
-            _ = _of_kind({"search_config": tried_config(group)}, "search_config", dict)
+            _ = _of_kind({"search_config": search_config(group)}, "search_config", dict)
             _ = [_of_kind(group["space"], key, list | dict) for key in group["space"]]
             _ = [(_of_kind(each, "point", dict), _of_kind(each, "value", float | int)) for each in group["tried"]]
         searched = any(group["points"] for group in listed)
@@ -112,7 +112,7 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
     )
 
 
-def tried_config(group: dict[str, Any]) -> dict[str, Any]:
+def search_config(group: dict[str, Any]) -> dict[str, Any]:
     """Return the config of the search trials of a ledger's group. With `tune.scale` it differs from that of the final
     trials.
     """

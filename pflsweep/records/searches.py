@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.edges import describe_edge, find_edges
-from pflsweep.records.ledger import Ledger, ledgers, tried_config
+from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
 
@@ -94,7 +94,7 @@ class _Search:
         self._seeds = ledger.seeds[: tune["seeds"]]
         self._on_validation = tune["split"] == "validation"
         held = {"data.validation": tune["validation"]} if self._on_validation else {}
-        asked = {**with_neutral(tried_config(group)), **held}
+        asked = {**with_neutral(search_config(group)), **held}
         # A study may change what is searched, and runtime keys change none of a trial's numbers
         own = (*self._space, "study", *RUNTIME)
         self._asked = {key: value for key, value in asked.items() if not under(key, own)}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pflsweep.config.compose import Config
 from pflsweep.config.schema import typed
 from pflsweep.records.content import FORMAT
-from pflsweep.records.ledger import Ledger, ledgers, tried_config
+from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Group, Plan, Slot, changed, relevant
 from pflsweep.sweep.search_space import Point
@@ -98,7 +98,7 @@ def searched_with_other_config(plan: Plan, group: Group, ledgers: Iterable[Ledge
         if (ledger.sweep, ledger.tune.get("scale") or ledger.scale) == (plan.name, scale)
         if (of := ledger.groups.get(cell)) is not None and of["points_settled"]
     ]
-    return bool(done) and tried_config(done[-1]) != relevant(group.search_config)
+    return bool(done) and search_config(done[-1]) != relevant(group.search_config)
 
 
 def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None:
@@ -112,7 +112,7 @@ def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None
             continue
         # The scale shows in the config, and whether the search was partial does not matter
         same = {**ledger.tune, "partial": plan.tune.partial, "scale": plan.tune.scale} == asdict(plan.tune)
-        if same and tried_config(of) == relevant(group.search_config):
+        if same and search_config(of) == relevant(group.search_config):
             found = of["winner"]
     return found
 

@@ -239,7 +239,7 @@ def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = 
         before = k * config.train.rounds
         labels = labels_of(plan, slot, lease.point, config.seed)
         watch, listen = _Watch(queue, lease, before), partial(_listen, queue, lease, before, labels)
-        result = run_trial(config, listen, watch, stop, member, beside=plan.workers.count, labels=labels)
+        result = run_trial(config, listen, watch, stop, member, sweep_workers=plan.workers.count, labels=labels)
         results.append(outcome(result, plan, slot))
     return results
 

@@ -19,16 +19,16 @@ def threads_each(workers: int) -> int:
     return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
 
 
-def cores(workers: str | int, threads: str | int, beside: int = 1) -> float:
+def cores(workers: str | int, threads: str | int, sweep_workers: int = 1) -> float:
     """Return how many cores a trial uses on a CPU, by its processes or threads.
 
-    workers, threads: the keys of `train`. beside: workers that train on this machine, this one included. With more
-    workers than cores the number is below 1.
+    workers, threads: the keys of `train`. sweep_workers: those of the sweep on this machine, this one included. With
+    more workers than cores the number is below 1.
     """
     asked = threads if workers in ("auto", 1) else workers
     if asked == "auto" or (workers == "auto" and threads == 1):
-        asked = threads_each(beside)
-    return min(int(asked), available() / beside)
+        asked = threads_each(sweep_workers)
+    return min(int(asked), available() / sweep_workers)
 
 
 @contextmanager

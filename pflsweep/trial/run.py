@@ -74,7 +74,7 @@ def run_trial(
     watch: Watch = lambda record: None,
     stop: Stop = lambda: False,
     member: StackMember | None = None,
-    beside: int = 1,
+    sweep_workers: int = 1,
     prescribed: Prescribed | None = None,
     labels: Labels | None = None,
 ) -> Result:
@@ -82,7 +82,7 @@ def run_trial(
 
     listen: opens the tracking of the trial, which gets each round. watch: called after each round; it may raise Pruned
     or LeaseLost. stop: returns whether to stop after this round. member: of a stack of trials, each of which has a
-    thread. beside: workers that train on this machine. prescribed: partition, cohorts or batches that are given
+    thread. sweep_workers: those of the sweep on this machine. prescribed: partition, cohorts or batches that are given
     instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in its sweep.
 
     Raises UserError on bad input, also from `listen`, before anything is written; Locked where another process trains
@@ -94,7 +94,7 @@ def run_trial(
         parts = build(config, prescribed)
     train = config.train
     # Computed before `process_wide` sets threads to one for a small model
-    share = cores(train.workers, train.threads, beside)
+    share = cores(train.workers, train.threads, sweep_workers)
     # A stack of trials has set it for all of them
     alone = member is None
     with process_wide(train.threads, train.precision, _fastest(parts)) if alone else nullcontext():

@@ -241,14 +241,15 @@ def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
     torch.set_num_threads(5)
     try:
-        for words, beside, had in (
+        for words, workers, had in (
             (["seed=1"], 1, 5),
             (["seed=2", "train.workers=1"], 1, 5),
             (["seed=3", "train.workers=2"], 1, 2),
             (["seed=4"], 4, 2),
             (["seed=5", "train.workers=1"], 16, 0.5),
         ):
-            found = run_trial(compose([*SMALL, "train.rounds=1", *words]), beside=beside).record.meta["environment"]
+            config = compose([*SMALL, "train.rounds=1", *words])
+            found = run_trial(config, sweep_workers=workers).record.meta["environment"]
             assert (found["threads"], found["cores"]) == (1, had)
     finally:
         torch.set_num_threads(1)
