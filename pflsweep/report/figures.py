@@ -196,3 +196,15 @@ def integer_ticks(most: int = 11) -> "MaxNLocator":
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True, nbins=most)
+
+
+def log_axis(axes: "Axes", ratio: float) -> None:
+    """Make the x-axis logarithmic, with labels that do not overlap. ratio: the largest value divided by the least."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    # By default matplotlib labels the small ticks too where there are less than two decades
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if ratio < 30:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))

@@ -59,9 +59,10 @@ def drawn_in_words(drawn: Iterable[Collection[str]]) -> str:
 
 def colours_in_words(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
     """Return what the colours mean. drawn: the lines of each panel."""
-    if any(each in own for panel in drawn for each in panel):
-        return "blue: the paper's method, orange: the best other one"
-    return "orange: the best method"
+    methods = {each for panel in drawn for each in panel}
+    if not methods & set(own):
+        return "orange: the best method"
+    return "blue: the paper's method" + (", orange: the best other one" if methods - set(own) else "")
 
 
 def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from pflsweep.report.style import Picture
 if TYPE_CHECKING:
     from matplotlib.text import Text
 
+FEWEST = 3  # numbers of a unit that say more in a picture than in the table
 NAMED = 6  # points with a name: of each row the one that is furthest from the published numbers
 ACCURACY = "accuracy (%)"
 Box = tuple[float, float, float, float]
@@ -43,11 +44,12 @@ def plotted_cells(of: Comparison) -> dict[str, list[PlottedCell]]:
 
 
 def picture(readings: Mapping[str, Comparison]) -> Picture | None:
-    """Return the picture, one panel per unit; None if nothing can be compared."""
+    """Return the picture, one panel for each unit of at least FEWEST numbers; None if there is none."""
     by_unit: dict[str, dict[str, list[PlottedCell]]] = {}
     for reading, of in readings.items():
         for unit, drawn in plotted_cells(of).items():
             by_unit.setdefault(unit, {})[reading] = drawn
+    by_unit = {unit: found for unit, found in by_unit.items() if sum(map(len, found.values())) >= FEWEST}
     if not by_unit:
         return None
     with style.panels(len(by_unit), (4.6, 4.2)) as (made, all_axes):

@@ -150,13 +150,16 @@ def _head(of: Comparison, cell: Cell) -> str:
 
 
 def _skip_start(axes: Any) -> None:
-    """Cut off below what curves come to after a tenth of the rounds: one that begins untrained would press the others,
-    which differ by less than a point, into a line.
+    """Cut off below what several curves come to after a tenth of the rounds: one that begins untrained would press the
+    others, which differ by less than a point, into a line.
     """
+    if len(axes.lines) < 2:
+        return
     ys = [y for line in axes.lines for x, y in zip(*line.get_data(), strict=True) if x > axes.dataLim.x1 / 10]
     low, high = axes.get_ylim()
     if ys and min(ys) - low > 0.3 * (high - low):
-        axes.set_ylim(bottom=min(ys) - 0.05 * (high - min(ys)))
+        margin = 0.05 * (axes.dataLim.y1 - min(ys))
+        axes.set_ylim(min(ys) - margin, axes.dataLim.y1 + margin)
 
 
 def _scored(of: Comparison, cell: Cell) -> str:

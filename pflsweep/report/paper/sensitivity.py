@@ -23,6 +23,7 @@ class Slice(NamedTuple):
     key: str
     method: str
     points: list[tuple[Any, float]]  # its value, and the accuracy in percent
+    joined: bool  # whether the best of the points with a value says what the value can reach
 
 
 def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
@@ -39,7 +40,9 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
         if panels:
             drawn = _figure(setting, panels, labels, own, searched[0].split)
             methods = [[each.method for each in found] for found in panels.values()]
-            shows = f"accuracy by each searched hyperparameter, {setting}; line: the best of the points with a value"
+            shows = f"accuracy by each searched hyperparameter, {setting}"
+            if any(each.joined for found in panels.values() for each in found):
+                shows += "; line: the best of the points with a value"
             yield Picture(
                 f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.colours_in_words(methods, own)}", drawn
             )
@@ -47,10 +50,15 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
 
 def slices(trials: CellTrials) -> Iterator[Slice]:
     """Yield a search's slice along each hyperparameter of which several values were tried."""
-    for key in dict.fromkeys(key for point, _ in trials.tried for key in point):
-        points = [(_plain(point[key]), 100 * value) for point, value in trials.tried if key in point]
-        if len({value for value, _ in points}) > 1:
-            yield Slice(key, trials.method, points)
+    found: dict[str, list[tuple[Any, float]]] = {}
+    for point, value in trials.tried:
+        for key in point:
+            found.setdefault(key, []).append((_plain(point[key]), 100 * value))
+    varied = {key: points for key, points in found.items() if len({value for value, _ in points}) > 1}
+    for key, points in varied.items():
+        # Random points have each value once: which of them is better depends on the other hyperparameters, too
+        joined = len(varied) == 1 or len({value for value, _ in points}) < len(points)
+        yield Slice(key, trials.method, points, joined)
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +83,7 @@ def _figure(
             axes.set(xlabel=key)
             values = [value for each in found for value, _ in each.points]
             if all(isinstance(value, int | float) and value > 0 for value in values) and max(values) > 5 * min(values):
-                axes.set_xscale("log")
+                figures.log_axis(axes, max(values) / min(values))
             elif all(isinstance(value, int) for value in values):
                 axes.xaxis.set_major_locator(figures.integer_ticks(6))
             if axes.get_subplotspec().is_first_col():
@@ -87,13 +95,15 @@ def _figure(
 
 
 def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) -> EndLabel:
-    """Draw every point as a dot and the best at each value as a line; return the line's end."""
+    """Draw every point as a dot, and the best at each value as a line where it is `joined`; return its right end."""
     best: dict[Any, float] = {}
     for value, accuracy in of.points:
         best[value] = max(accuracy, best.get(value, accuracy))
     numeric = all(not isinstance(value, str) for value in best)
     at = sorted(best) if numeric else list(best)
     values, accuracies = zip(*of.points, strict=True)
-    axes.scatter(values, accuracies, s=9, color=look["color"], alpha=0.35, linewidth=0, gid=f"points {name}")
-    axes.plot(at, [best[value] for value in at], marker="o", markersize=3, gid=f"sensitivity {name}", **look)
+    size, alpha = (9, 0.35) if of.joined else (20, 1.0)
+    axes.scatter(values, accuracies, s=size, color=look["color"], alpha=alpha, linewidth=0, gid=f"points {name}")
+    if of.joined:
+        axes.plot(at, [best[value] for value in at], marker="o", markersize=3, gid=f"sensitivity {name}", **look)
     return EndLabel(label, at[-1], best[at[-1]], look["color"])

@@ -291,6 +291,16 @@ def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
     assert 0 <= low < high <= 100
 
 
+def test_two_numbers_need_no_picture(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with chdir(made.parents[2]):
+        of = Comparison(layout.read("pgfed/table1"), Store(Trials(Path("runs")), "small", ledgers(Path("runs"))))
+        found = against_print.plotted_cells(of)
+        for count, drawn in ((2, False), (3, True)):
+            some = {unit: cells[:count] for unit, cells in found.items()}
+            monkeypatch.setattr(against_print, "plotted_cells", lambda _, some=some: some)
+            assert (against_print.picture({"paper": of}) is not None) is drawn
+
+
 @pytest.mark.parametrize(("printed", "side"), [(70.0, "right"), (22.0, "left")])
 def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed: float, side: str) -> None:
     """Above the line a name ends at its point, unless it would begin before the axes do, at 15."""

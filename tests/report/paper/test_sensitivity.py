@@ -48,6 +48,24 @@ def test_the_line_is_the_best_at_each_value_and_every_point_a_dot(
     assert f"({SVG.stem}.png)" in (SVG.parent / "README.md").read_text()
 
 
+def test_random_points_are_dots_without_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two hyperparameters that both change from point to point, a line along one would be the other's doing."""
+    monkeypatch.chdir(tmp_path)
+    drawn = ((0.002, 0.005, 0.7), (0.02, 0.01, 0.3), (0.01, 0.05, 0.6), (0.04, 0.03, 0.5))
+    searched(Path("runs"), [({"train.lr": lr, "algorithm.mu": mu}, value) for lr, mu, value in drawn])
+    main(["pgfed/table1"])
+    root = ET.parse(SVG).getroot()
+    names = {group.get("id", "") for group in root.iter(f"{MADE}g")}
+    assert f"sensitivity {C25} train.lr local" in names, "the only one that was searched"
+    for key in ("train.lr", "algorithm.mu"):
+        assert f"sensitivity {C25} {key} pgfed" not in names
+        dots = next(group for group in root.iter(f"{MADE}g") if group.get("id") == f"points {C25} {key} pgfed")
+        assert len(list(dots.iter(f"{MADE}use"))) == 4
+    text = "".join(root.itertext())
+    assert "0.005" in text, "less than two decades have labels between them"
+    assert "0.02" in text
+
+
 def test_a_search_of_two_points_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     searched(Path("runs"), [({"train.lr": lr}, lr) for lr in (0.1, 0.2)])
