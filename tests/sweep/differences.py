@@ -20,7 +20,7 @@ import yaml
 from pflsweep.config.keys import flat
 
 TIMES = ("seconds", "eval_seconds", "images_per_second", "images/s", "minutes")  # columns and metrics that are times
-META = ("created", "sessions", "environment", "commit", "version")
+META = ("created", "sessions", "environment", "commit", "version", "neutral")  # `neutral` is compared by itself
 STATUS = ("seconds", "updated", "config")
 LEDGER = ("written", "command", "tracking")
 TAGS = ("record", "commit", "mlflow.note.content", "mlflow.parentRunId")
@@ -177,6 +177,8 @@ def _compare_record(comparison: Comparison, expected: Path, found: Path) -> None
         comparison.same_items(
             f"{what}: {name}", *(_less(_read_json(record / name), without) for record in (expected, found))
         )
+    neutral = [_read_json(record / "meta.json")["neutral"] for record in (expected, found)]
+    comparison.same(f"{what}: neutral keys", *([key for key in keys if not key.startswith(PLACES)] for keys in neutral))
     configs = [flat(yaml.safe_load((record / "config.yaml").read_text())) for record in (expected, found)]
     comparison.same_items(f"{what}: config.yaml", *(_less(config, (), PLACES) for config in configs))
     for file in sorted(expected.iterdir()):
