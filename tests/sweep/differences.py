@@ -20,7 +20,7 @@ import yaml
 from pflsweep.config.keys import flat
 
 TIMES = ("seconds", "eval_seconds", "images_per_second", "images/s", "minutes")  # columns and metrics that are times
-META = ("created", "sessions", "environment", "commit", "version", "neutral")  # `neutral` is compared by itself
+META = ("created", "sessions", "environment", "commit", "version")
 STATUS = ("seconds", "updated", "config")
 LEDGER = ("written", "command", "tracking")
 TAGS = ("record", "commit", "mlflow.note.content", "mlflow.parentRunId")
@@ -169,16 +169,13 @@ def _compare_records(comparison: Comparison, expected: list[Path], found: list[P
 
 
 def _compare_record(comparison: Comparison, expected: Path, found: Path) -> None:
-    meta = _read_json(expected / "meta.json")
-    what = f"record {meta['name']} {found.name}"
+    metas = [_meta(record) for record in (expected, found)]
+    what = f"record {metas[0]['name']} {found.name}"
     left = [sorted(file.name for file in record.iterdir() if file.name != "lock") for record in (expected, found)]
     comparison.same(f"{what}: files", *left)
-    for name, without in (("meta.json", META), ("status.json", STATUS)):
-        comparison.same_items(
-            f"{what}: {name}", *(_less(_read_json(record / name), without) for record in (expected, found))
-        )
-    neutral = [_read_json(record / "meta.json")["neutral"] for record in (expected, found)]
-    comparison.same(f"{what}: neutral keys", *([key for key in keys if not key.startswith(PLACES)] for keys in neutral))
+    comparison.same_items(f"{what}: meta.json", *metas)
+    states = [_read_json(record / "status.json") for record in (expected, found)]
+    comparison.same_items(f"{what}: status.json", *(_less(state, STATUS) for state in states))
     configs = [flat(yaml.safe_load((record / "config.yaml").read_text())) for record in (expected, found)]
     comparison.same_items(f"{what}: config.yaml", *(_less(config, (), PLACES) for config in configs))
     for file in sorted(expected.iterdir()):
@@ -216,6 +213,12 @@ def _leaves(file: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield where, np.asarray([content], dtype=object)
 
     yield from walk("", torch.load(file, map_location="cpu", weights_only=True))
+
+
+def _meta(record: Path) -> dict[str, Any]:
+    """Return a record's metadata. Whether a key of PLACES is neutral differs as its value does."""
+    meta = _less(_read_json(record / "meta.json"), META)
+    return {**meta, "neutral": [key for key in meta["neutral"] if not key.startswith(PLACES)]}
 
 
 def _less(content: Mapping[str, Any], names: tuple[str, ...], beginnings: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,11 +6,20 @@ from typing import Any
 
 from pflsweep.config.identity import RUNTIME
 from pflsweep.config.keys import under
+from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
+from pflsweep.report.paper import layout
+from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.store import Store, Trials
 from tests.report.records import SIZE, create, finished, group, ledger, train
 
 # 4 clients of 10 test samples each: an accuracy is a multiple of 2.5 points
 Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> seed -> correct answers of each client
+
+
+def reproduced(runs: Path, name: str) -> Comparison:
+    """Return a paper's table, made anew at scale small from a folder of runs."""
+    return Comparison(layout.read(name), Store(Trials(runs), "small", ledgers(runs)))
 
 
 class Sweep:

@@ -21,13 +21,9 @@ from pflsweep.report.paper.published import Printed
 from pflsweep.report.paper.reproduction import Stores, reproduction
 from pflsweep.report.paper.rulings import others_needed, rulings
 from pflsweep.report.paper.store import CellTrials, Store, Trials
-from tests.report.paper.fixtures import Sweep
+from tests.report.paper.fixtures import Sweep, reproduced
 
 C25 = "cifar10/clients25"
-
-
-def reproduced(runs: Path, name: str) -> Comparison:
-    return Comparison(layout.read(name), Store(Trials(runs), "small", ledgers(runs)))
 
 
 def shown(runs: Path, name: str) -> str:
@@ -444,7 +440,7 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     for method in ("pfedme", "local"):
         sweep.add("fmnist/pat2", method, {0: [4, 4, 4, 4]}, views=("personal", "trained"))
     sweep.write("a" * 16)
-    of = Comparison(layout.read("fedpg/table1"), Store(Trials(sweep.runs), "small", ledgers(sweep.runs)))
+    of = reproduced(sweep.runs, "fedpg/table1")
     assert of.layout.views.get("pfedme") is None
     assert of.complete > 0
     sweep.write("b" * 16, reading="code")

@@ -22,7 +22,7 @@ from pflsweep.report.paper.leaderboard import Leaderboard, expected_best
 from pflsweep.report.paper.store import Store, Trials
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
-from tests.report.paper.fixtures import Sweep
+from tests.report.paper.fixtures import Sweep, reproduced
 
 DIR01, DIR03, PAT2 = (f"digits/{each}" for each in ("dir0.1", "dir0.3", "pat2"))
 PAGE = Path("reports/benchmark/README.md")
@@ -42,7 +42,7 @@ methods:
 
 
 def board(runs: Path) -> Leaderboard:
-    return Leaderboard(Comparison(layout.read("benchmark"), Store(Trials(runs), "small", ledgers(runs))))
+    return Leaderboard(reproduced(runs, "benchmark"))
 
 
 def labels(of: Leaderboard, rows: list[int]) -> list[str]:

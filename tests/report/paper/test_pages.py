@@ -18,13 +18,10 @@ import pandas as pd
 import pytest
 
 from pflsweep.commands.report import main
-from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
 from pflsweep.report.paper import against_print, export, layout, published
-from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.store import Store, Trials
 from pflsweep.util.errors import UserError
-from tests.report.paper.fixtures import Sweep, create, place, train
+from tests.report.paper.fixtures import Sweep, create, place, reproduced, train
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ("README.md", "table.csv", "table.tex")
@@ -216,9 +213,7 @@ def test_latex_has_one_superscript_of_all_marks(tmp_path: Path) -> None:
     for setting in (C25, "cifar10/clients50"):
         sweep.group(setting, "pgfed").update(winner={"algorithm.mu": 0.1}, without_result=["a point"])
     sweep.write()
-    tables = export.as_latex(
-        Comparison(layout.read("pgfed/table1"), Store(Trials(sweep.runs), "small", ledgers(sweep.runs)))
-    )
+    tables = export.as_latex(reproduced(sweep.runs, "pgfed/table1"))
     row = next(line for line in tables.splitlines() if line.startswith("PGFed "))
     assert r"^{\dagger1/2}$" in row
     assert r"^{\dagger}$" in row
@@ -279,7 +274,7 @@ def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
 def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
     """PGFedMo: 81.20 in the paper, 80 here."""
     with chdir(made.parents[2]):
-        of = Comparison(layout.read("pgfed/table1"), Store(Trials(Path("runs")), "small", ledgers(Path("runs"))))
+        of = reproduced(Path("runs"), "pgfed/table1")
         picture = against_print.picture({"paper": of})
     assert picture is not None
     (axes,) = picture.figure.axes
@@ -293,7 +288,7 @@ def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
 
 def test_two_numbers_need_no_picture(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with chdir(made.parents[2]):
-        of = Comparison(layout.read("pgfed/table1"), Store(Trials(Path("runs")), "small", ledgers(Path("runs"))))
+        of = reproduced(Path("runs"), "pgfed/table1")
         found = against_print.plotted_cells(of)
         for count, drawn in ((2, False), (3, True)):
             some = {unit: cells[:count] for unit, cells in found.items()}
@@ -322,7 +317,7 @@ def test_a_name_in_the_picture_does_not_end_at_another_point(height: float, abov
 @pytest.mark.parametrize("x", [38.0, 41.0, 43.0, 60.0])
 def test_no_name_of_a_drawn_picture_crosses_the_axes(made: Path, x: float) -> None:
     with chdir(made.parents[2]):
-        of = Comparison(layout.read("pgfed/table1"), Store(Trials(Path("runs")), "small", ledgers(Path("runs"))))
+        of = reproduced(Path("runs"), "pgfed/table1")
         ((unit, found),) = against_print.plotted_cells(of).items()
     apart = next(point for point in found if point.cell.agrees is False)
     ends = [apart._replace(printed=at, ours=at) for at in (20.0, 100.0)]
