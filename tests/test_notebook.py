@@ -176,6 +176,8 @@ def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
         pflsweep.load("nowhere")
     with pytest.raises(UserError, match=r"in Python: pflsweep.load\(DIR\)"):
         pflsweep.load("nowhere")
+    with pytest.raises(UserError, match=r"There is no folder of runs 'r{300}'"):
+        pflsweep.load("r" * 300)
     Path("runs").mkdir()
     with pytest.raises(UserError, match="no finished run in 'runs'"):
         pflsweep.load()

@@ -1,5 +1,6 @@
 """Find the places that hold records and ledgers: a folder of runs, and the archives that `record export` writes."""
 
+import os
 import re
 from pathlib import Path
 
@@ -15,13 +16,14 @@ KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, COPIED))})|sweeps
 
 def is_archive(path: Path) -> bool:
     """Return whether a path names an archive. The archive need not exist yet."""
-    return path.suffix == SUFFIX and not path.is_dir()
+    return path.suffix == SUFFIX and not os.path.isdir(path)
 
 
 def exists(runs: Path) -> bool:
     """Return whether `runs` is an existing folder or archive. Raises PermissionError if it cannot be read."""
     files.require_readable(runs)
-    return runs.is_dir() or (is_archive(runs) and runs.is_file())
+    # Unlike Path.is_dir, os.path.isdir does not raise where a name is too long
+    return os.path.isdir(runs) or (is_archive(runs) and os.path.isfile(runs))
 
 
 def places(runs: Path) -> list[Folder]:
@@ -29,7 +31,7 @@ def places(runs: Path) -> list[Folder]:
 
     The list is empty if `runs` is neither. Raises UserError if an archive cannot be read.
     """
-    if not runs.is_dir():
+    if not os.path.isdir(runs):
         return [ArchivePath(Archive(runs, KNOWN))] if exists(runs) else []
     # is_file, since a folder may have such a name too
     inside = [file for file in sorted(runs.glob(f"*{SUFFIX}")) if file.is_file()]

@@ -85,7 +85,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     if command.tune.sampler != "none" and not any(group.space for group in groups):
         raise UserError(
             f"tune={command.tune.sampler} has nothing to search: all keys of the methods' search spaces are set by "
-            "the command or taken away by the sweep file. Leave tune out, or let a key be searched."
+            "the command or taken away by the sweep file. Say tune=none, or let a key be searched."
         )
     return plan
 

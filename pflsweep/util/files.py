@@ -75,7 +75,7 @@ def free(folder: Path) -> str:
 
 def require_readable(folder: Path) -> None:
     """Raise PermissionError if a folder is there and cannot be read, in which a search would find nothing."""
-    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
