@@ -65,6 +65,15 @@ class PersonalDraws(FedAvg):
         return stock.to_all(server.w + np.random.normal(), turn)  # noqa: NPY002 (the defect)
 
 
+class PersonalForgets(FedAvg):
+    """Method whose evaluations differ by a memory of its own."""
+
+    def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
+        seen = self.__dict__.setdefault("seen", [])
+        seen.append(None)
+        return stock.to_all(server.w + len(seen), turn)
+
+
 class IgnoresTheMask(FedAvg):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
@@ -112,10 +121,15 @@ class SeedsTheGlobalGenerator(FedAvg):
 
 
 class DrawsOnTheServer(FedAvg):
-    """Method that draws where training itself does not look."""
-
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         return stock.Server(turn.share @ up.w + 0.01 * torch.randn_like(server.w))
+
+
+class DrawsLate(FedAvg):
+    """Method that draws after the first round, in which training itself does not look."""
+
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+        return stock.Server(turn.share @ up.w + (0.01 * torch.randn_like(server.w) if turn.round > 1 else 0))
 
 
 class KnowsClientZero(FedAvg):

@@ -147,6 +147,10 @@ class Federation:
         for federation in (self, *others):
             federation._mean, federation._std = (part.to(self._mean) for part in (mean, std))
 
+    def normalised_as(self, other: "Federation") -> bool:
+        """Return whether rows are normalised by the same mean and standard deviation as in another federation."""
+        return torch.equal(self._mean, other._mean) and torch.equal(self._std, other._std)
+
     def counts(self, split: str) -> np.ndarray:
         """Return the number of samples of each client in each class, [N, K] int64."""
         return label_counts(self.rows[split], self.dataset.y.numpy(), self.classes)

@@ -59,7 +59,7 @@ class ClientData:
         self._private: list[tuple[Tensor, Tensor, list]] = []
         self._passes = count()
         self._held: dict[float, tuple[ClientData, ClientData]] = {}
-        # the federations of joined members share the dataset and the device, so the first one serves all
+        # the federations of joined members share the dataset, its normalisation and the device: the first serves all
         self._members, self._federation = members, members[0].federation
         self._rows, self._batch, self._large, self._purpose, self._batching = rows, batch, large, purpose, batching
 
@@ -89,12 +89,14 @@ class ClientData:
         """Yield the clients of several ClientData as one. Their federations may differ in partition and seed.
 
         At the end each part has counted the samples that its clients were trained on. Raises ValueError if the parts
-        have different datasets, or are cut into different batches.
+        have different datasets, are normalised by different training rows, or are cut into different batches.
         """
         sets = [d._federation.dataset for d in parts]
         cuts = {(d._batch, d._large, d._purpose, d._batching) for d in parts}
         if len({(of.checksum, of.augment) for of in sets}) > 1 or len(cuts) > 1:
             raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
+        if not all(data._federation.normalised_as(parts[0]._federation) for data in parts[1:]):
+            raise ValueError("dataset.standardise normalises the trials' data by different training rows")
         rows = {split: [own for data in parts for own in data._rows[split]] for split in parts[0]._rows}
         members = [member for data in parts for member in data._members]
         first = parts[0]

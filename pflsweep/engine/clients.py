@@ -22,7 +22,7 @@ class Clients:
     """
 
     def __init__(self, initial: Any, clients: int) -> None:
-        self._initial, self._constants = initial, _constants(initial)
+        self._initial, self._constants = initial, constants(initial)
         self._rows = tree_map(lambda v: memory.zeros((clients, *v.shape), v.dtype, v.device), initial)
         self.seen = memory.zeros((clients,), torch.bool, torch.device("cpu"))
 
@@ -47,9 +47,9 @@ class Clients:
         Raises TypeError if a part that is not a tensor, which all clients share, has changed, and on tensors of another
         shape or type than those of `init_client`.
         """
-        if (constants := _constants(rows)) != self._constants:
+        if (found := constants(rows)) != self._constants:
             raise TypeError(
-                f"`finish` returned a client state with {constants} where `init_client` has {self._constants}: what "
+                f"`finish` returned a client state with {found} where `init_client` has {self._constants}: what "
                 "changes in it has to be a tensor"
             )
 
@@ -87,14 +87,14 @@ def _described(tensor: Tensor, shape: Sequence[int]) -> str:
     return f"{list(shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _constants(tree: Any) -> list[Any]:
-    """Return the leaves of a tree that are no tensors. Raises TypeError on a list, whose tensors would not be found."""
+def constants(tree: Any) -> list[Any]:
+    """Return the leaves of a state that are no tensors. Raises TypeError on a list, whose tensors would be lost."""
     if isinstance(tree, Tensor):
         return []
     if isinstance(tree, list):
-        raise TypeError("a client's state has a list, whose tensors would not be kept: use a tuple")
+        raise TypeError("a state has a list, whose tensors would not be kept: use a tuple")
     if isinstance(tree, tuple | dict):
-        return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in _constants(part)]
+        return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in constants(part)]
     return [tree]
 
 

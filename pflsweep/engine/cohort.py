@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from pflsweep.ops import memory
 from pflsweep.ops.random import without_global_draws
 from pflsweep.ops.vmap import leaves, own, select, tree_map
 
+T = TypeVar("T")
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
 
 
@@ -157,9 +158,7 @@ class Cohort:
 
         def one(cut: slice) -> ChunkResult:
             turns = partial(self._turns, cut)
-            # The states are compared in the first round alone: a method that draws does so in every round
-            first = self.turn.round == 1
-            result, row, work = without_global_draws(turns, self._who()) if first else turns()
+            result, row, work = self._watched(turns, "while a client trains")
             self.clients.put(self.ids[cut], row)
             if self.optimisers is not None:
                 self.optimisers.keep(self.ids[cut], work)
@@ -174,33 +173,49 @@ class Cohort:
         ids, given = self.ids[cut], self._given(cut)
         data = self.data_of(ids, self.turn.round)
         # The optimiser writes into it, and what `start` returns may be views of any state
-        work = own(rows_of("start", self.verbs.start(given, data), len(ids)))
+        work = own(rows_of("`start` returned", self.verbs.start(given, data), len(ids)))
         if self.optimisers is not None:
             self.optimisers.resume(ids, work)
         work = self.verbs.fit(given, data, work)
         up, row = _both(self.verbs.finish(given, data, work))
-        traffic = _traffic(given.down, rows_of("finish", up, len(ids)))
+        traffic = _traffic(given.down, rows_of("`finish` returned", up, len(ids)))
         return ChunkResult(traffic, up, data.trained, data.spent), row, work
 
-    def _who(self) -> str:
-        """Return the names of the classes whose verbs the clients run, for messages."""
-        parts = [part for part in (self.verbs.method, *self.verbs.plugins) if part is not None]
-        return " or ".join(type(part).__name__ for part in parts) or "A verb of the method"
+    def aggregate(self, up: Any) -> Any:
+        """Return the new state of the server, which may ask the clients on the way. up: what they sent."""
+        counted = self.images, self._traffic
+
+        def new() -> Any:
+            self.images, self._traffic = counted  # it may be called twice
+            return _converse(self.verbs.aggregate(self.server, up, self.turn), self.ask)
+
+        return self._watched(new, "in `aggregate`")
 
     def ask(self, question: Any) -> Any:
         """Return every client's reply to a question, as one tree."""
+        rows_of("`aggregate` asked", question, len(self.ids))
 
         def one(cut: slice) -> ChunkResult:
-            asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
-            reply = self.verbs.answer(self._given(cut), data, asked)
-            return ChunkResult(_traffic(asked, reply), reply, data.trained)
+            return self._watched(partial(self._answers, cut, select(question, cut)), "in `answer`")
 
         # A method may ask several questions a round, of which each takes its own time
         return self._gather(f"ask {type(question).__name__}", one)
 
+    def _answers(self, cut: slice, asked: Any) -> ChunkResult:
+        """Return a chunk's replies to a question, which is its own part of it."""
+        data = self.data_of(self.ids[cut], self.turn.round)
+        reply = rows_of("`answer` returned", self.verbs.answer(self._given(cut), data, asked), len(self.ids[cut]))
+        return ChunkResult(_traffic(asked, reply), reply, data.trained)
+
+    def _watched(self, do: Callable[[], T], when: str) -> T:
+        """Return do(). Raises UserError if it draws from a global generator, which is looked at in the first round
+        alone: a method that draws does so in every round.
+        """
+        return without_global_draws(do, self.verbs.who, when) if self.turn.round == 1 else do()
+
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
-        down = rows_of("send", self.verbs.send(self.server, turn), len(turn.ids))
+        down = rows_of("`send` returned", self.verbs.send(self.server, turn), len(turn.ids))
         rows = self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.labels[turn.ids])
 
@@ -238,15 +253,15 @@ class Cohort:
             self._spent[cut.start] = result.spent
 
 
-def rows_of(verb: str, tree: Any, clients: int, models: bool = False) -> Any:
-    """Return what a verb has returned. Raises TypeError if a tensor of it does not have a row for each client.
+def rows_of(what: str, tree: Any, clients: int, models: bool = False) -> Any:
+    """Return what a verb has made. Raises TypeError if a tensor of it does not have a row for each client.
 
-    models: whether each row has to be a model, a vector.
+    what: such as "`send` returned". models: whether each row has to be a model, a vector.
     """
     for part in leaves(tree):
         if part.shape[:1] != (clients,) or (models and part.dim() != 2):
             rest = "P" if models else "..."
-            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, {rest}], one row per client")
+            raise TypeError(f"{what} {list(part.shape)}: it must be [{clients}, {rest}], one row per client")
     return tree
 
 
@@ -274,8 +289,7 @@ def run_round(
     """
     cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunks, workers)
     up = cohort.train()
-    new = _converse(verbs.aggregate(server, up, turn), cohort.ask)
-    return CohortResult(new, cohort.traffic, cohort.images, cohort.spent, up)
+    return CohortResult(cohort.aggregate(up), cohort.traffic, cohort.images, cohort.spent, up)
 
 
 def _converse(result: Any, ask: Callable) -> Any:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import cohort
-from pflsweep.engine.clients import Clients, OptimiserStates
+from pflsweep.engine.clients import Clients, OptimiserStates, constants
 from pflsweep.engine.cohort import Chunks, rows_of, run_round
 from pflsweep.engine.communication import Traffic
 from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, score, targets, without
@@ -182,8 +183,11 @@ class Simulation:
         def one(cut: slice) -> Tensor:
             some = ids[cut]
             data = self._data(some, self.round, "evaluate")
-            models = self.verbs.personal(server, self.clients.get(some), data, self._turn(some))
-            return rows_of("personal", models, len(some), models=True)
+            made = partial(self.verbs.personal, server, self.clients.get(some), data, self._turn(some))
+            # As in training, the first time is looked at
+            first = self.round <= self.schedule.eval_every
+            models = random.without_global_draws(made, self.verbs.who, "in `personal`") if first else made()
+            return rows_of("`personal` returned", models, len(some), models=True)
 
         return self.chunks.over(len(ids), one)
 
@@ -270,6 +274,11 @@ class Simulation:
         new, old = (getattr(server, "w", None) for server in (done.server, received))
         if isinstance(new, Tensor) and isinstance(old, Tensor) and new.shape != old.shape:
             raise TypeError(f"`aggregate` returned w of {list(new.shape)}: it must be {list(old.shape)}, as it was")
+        if (now := constants(done.server)) != (before := constants(received)):
+            raise TypeError(
+                f"`aggregate` returned a server state with {now} where it had {before}: what changes in it has to be a "
+                "tensor, since a checkpoint keeps tensors alone"
+            )
         self.server = done.server
         self.last[ids] = self.round
         if self.stale is not None:

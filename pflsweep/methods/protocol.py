@@ -272,6 +272,12 @@ class Verbs(NamedTuple):
     method: Method | None = None
     plugins: tuple[Plugin, ...] = ()
 
+    @property
+    def who(self) -> str:
+        """The names of the classes that the verbs are of, for messages."""
+        parts = [part for part in (self.method, *self.plugins) if part is not None]
+        return " or ".join(type(part).__name__ for part in parts) or "A verb of the method"
+
     @classmethod
     def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
         """Return the verbs of a method, changed by its own plug-ins first and then by the given ones.

@@ -46,7 +46,16 @@ class Batch(NamedTuple):
 
 
 def mean_over(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of per-sample values [B, ...] over the samples of a batch; 0 if it has none."""
+    """Return the mean of per-sample values [B, ...] over the samples of a batch; 0 if it has none.
+
+    Raises ValueError where there is not one value for each row. In DP-SGD a loss is given one row at a time, so that
+    it must not use tensors of the whole batch.
+    """
+    if len(values) != len(batch.y):
+        raise ValueError(
+            f"mean_over: {len(values)} values for {len(batch.y)} rows. In DP-SGD a loss is given one row at a time: "
+            "what it computes from the batch has to be computed inside it, from batch.x"
+        )
     if batch.mask is None:
         return values.mean(0)
     mask = batch.mask.to(values.dtype)

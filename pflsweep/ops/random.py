@@ -97,12 +97,12 @@ def global_states() -> dict[str, Any]:
     return {"PyTorch": torchs, "NumPy": numpys, "Python": random.getstate()}
 
 
-def without_global_draws(do: Callable[[], T], who: str) -> T:
+def without_global_draws(do: Callable[[], T], who: str, when: str) -> T:
     """Return do(). Raise UserError if it draws from a global generator or seeds one: numbers would not follow from the
     seed.
 
-    do: may be called twice. who: what is at fault, for the message. A GPU's generator is not looked at: there steps run
-    under torch.func.vmap, which refuses such draws itself.
+    do: may be called twice. who, when: what is at fault, and in which verb, for the message. A GPU's generator is not
+    looked at: there steps run under torch.func.vmap, which refuses such draws itself.
     """
     result, drawn = _watched(do)
     # Threads of libraries draw from Python's generator, too, such as MLflow's client. What draws again is at fault.
@@ -110,7 +110,7 @@ def without_global_draws(do: Callable[[], T], who: str) -> T:
         result, drawn = _watched(do)
     if drawn:
         raise UserError(
-            f"{who} draws from the global generator of {' and of '.join(drawn)} (or seeds it) while a client trains, "
+            f"{who} draws from the global generator of {' and of '.join(drawn)} (or seeds it) {when}, "
             f"so that numbers would not follow from the seed: {REMEDY}."
         )
     return result

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import fields
 from functools import partial, wraps
 from types import MethodType
 from typing import Any
@@ -158,6 +159,11 @@ class ClientNumber:
 def with_client_numbers(owner: Any, numbers: dict[str, Tensor]) -> Any:
     """Return a copy of a method in which some hyperparameters differ by client. numbers: the values by name, [C]."""
     several = copy(owner)
+    # What the method has derived from its hyperparameters, as by cached_property, would be that of one trial
+    known = {field.name for field in fields(owner)}
+    derived = [name for name in several.__dict__ if name not in known]
+    for name in derived:
+        del several.__dict__[name]
     several.__dict__.update({name: ClientNumber(name) for name in numbers}, _per_client=numbers)
     return several
 

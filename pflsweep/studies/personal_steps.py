@@ -25,6 +25,7 @@ from pflsweep.studies.study import Study
 from pflsweep.util.errors import UserError
 
 Row = tuple[int, str, int, float, float, float]
+NO_MODEL = "study=personal_steps starts from the global model, and this method has none."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,14 +50,15 @@ class PersonalSteps(Study):
     others: int = hyper("rows of each other client in a step", low=1)
 
     def check(self, simulation: Simulation) -> None:
-        none = getattr(type(self.method), "global_model", None) is stock.no_global_model
         # Asked of the class: FedFomo's global model exists only after the first upload.
-        if none:
-            raise UserError("study=personal_steps starts from the global model, and this method has none.")
+        if getattr(type(self.method), "global_model", None) is stock.no_global_model:
+            raise UserError(NO_MODEL)
         if simulation.federation.clients < 2:
             raise UserError("study=personal_steps needs other clients: partition.clients is 1.")
 
     def table(self, simulation: Simulation) -> pd.DataFrame:
+        if simulation.global_model() is None:
+            raise UserError(NO_MODEL)
         found = targets(simulation.federation, "test", OWN)
         pool = [self._drawn(simulation, step) for step in range(self.steps)]
         costs = [1.0] * simulation.federation.clients

@@ -229,7 +229,8 @@ def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
     )
     with torch.no_grad(), context(), random.no_unseeded_draws(draws):
         try:
-            task.logits(task.vector(task.model), x)
+            # By its modules, all blocks: `logits` of linear layers alone would flatten the rows by itself
+            task.upper(task.vector(task.model), x, len(task.blocks))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise UserError(
                 f"{node} does not take the rows of this dataset, x {[2, *x.shape[1:]]}: {one_line(error)}"

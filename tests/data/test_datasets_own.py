@@ -13,6 +13,7 @@ from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.data.datasets import images
 from pflsweep.data.datasets.table import _table
+from pflsweep.data.loader import ClientData
 from pflsweep.trial.build import build, build_federation
 from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.tables import partition_table
@@ -322,6 +323,24 @@ def test_features_are_standardised_by_the_training_rows_that_train(tmp_path):
     older = compose(["dataset=csv", *own])
     del older.values["dataset"]["standardise"], older.values["dataset"]["drop"]
     assert digest_of(plain, False, []) == digest_of(older, False, []) != digest_of(config, False, [])
+
+
+def test_trials_that_are_standardised_by_other_rows_do_not_train_at_once(tmp_path):
+    """A stack would normalise the rows of all its trials as the first one's."""
+    path = table(tmp_path, "\n".join(["a,y", *(f"{k * k},{k % 2}" for k in range(120))]))
+    own = ["dataset=csv", f"dataset.path={path}", "dataset.label=y", "partition.clients=4", "partition.least=5"]
+    words = [
+        [*own, "partition.alpha=1", f"dataset.standardise={on}", f"seed={seed}"]
+        for on in (True, False)
+        for seed in (0, 1)
+    ]
+    federations = [build_federation(compose(each))[0] for each in words]
+    parts = [ClientData.of(of, [0, 1], 1, batch=4, large=8) for of in federations]
+    with pytest.raises(ValueError, match="standardise normalises the trials"), ClientData.joined(parts[:2]):
+        pass
+    for joined in (parts[2:], [parts[0], parts[0]]):
+        with ClientData.joined(joined) as data:
+            assert len(data.sizes) == 4
 
 
 def test_own_data_make_a_federation_by_config_alone(tmp_path):

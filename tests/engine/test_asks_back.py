@@ -9,7 +9,8 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.conformance.case import Case, advance, sizes
 from pflsweep.engine.communication import Traffic
 from pflsweep.engine.simulation import Simulation
-from tests.engine.asks_back import LineSearch
+from pflsweep.util.errors import UserError
+from tests.engine.asks_back import LineSearch, Question, Reply
 
 ASKED: list[list[int]] = []
 
@@ -56,6 +57,42 @@ def test_questions_and_replies_are_counted(lr: float, asked: int) -> None:
     sim = simulation(lr, trials=5)
     model = sizes(sim).P
     assert next(sim.run()).traffic == Traffic(model + asked * model, model, 0, 1 + asked)
+
+
+class AsksOneForAll(LineSearch):
+    def aggregate(self, server, up, turn):
+        yield Question(server.w)
+        return server
+
+
+class AnswersOneForAll(LineSearch):
+    def answer(self, given, data, question):
+        return Reply(super().answer(given, data, question).loss.mean())
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize(
+    ("cls", "said"), [(AsksOneForAll, "`aggregate` asked"), (AnswersOneForAll, "`answer` returned")]
+)
+def test_questions_and_replies_have_a_row_for_each_client(cls: type[LineSearch], said: str, chunk: int) -> None:
+    """Cut along another axis, or broadcast, they would give wrong numbers without an error."""
+    with pytest.raises(TypeError, match=rf"{said} \[.*\]: it must be \[\d, \.\.\.\], one row per client"):
+        next(simulation(lr=0.1, trials=1, chunk=chunk, cls=cls).run())
+
+
+class DrawsInAnswer(LineSearch):
+    def answer(self, given, data, question):
+        return Reply(super().answer(given, data, question).loss + torch.rand(()))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_answer_that_draws_without_a_key_is_refused(workers: int) -> None:
+    def make(task, opt, epochs):
+        return DrawsInAnswer(task=task, opt=opt, epochs=epochs, trials=1)
+
+    said = r"DrawsInAnswer draws from the global generator of PyTorch \(or seeds it\) in `answer`"
+    with pytest.raises(UserError, match=said):
+        next(Case(make, workers=workers).simulation(participation=1.0, chunk=2).run())
 
 
 def test_a_step_that_nobody_likes_is_not_taken() -> None:

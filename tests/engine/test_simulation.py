@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -133,6 +133,26 @@ def test_a_run_can_be_stopped_and_continued(cls: type[Method]) -> None:
 def stale(sim: Simulation) -> Simulation:
     sim.metrics = replace(OWN, personal="stale")
     return sim
+
+
+class Rounds(NamedTuple):
+    w: torch.Tensor
+    rounds: int
+
+
+class CountsRounds(FedAvg):
+    """Method that counts in a number of the server's state, which a checkpoint would not keep."""
+
+    def init(self, w: torch.Tensor, setup: Any) -> Rounds:
+        return Rounds(w, 0)
+
+    def aggregate(self, server: Any, up: Any, turn: Any) -> Rounds:
+        return Rounds(turn.share @ up.w, server.rounds + 1)
+
+
+def test_what_changes_in_the_servers_state_has_to_be_a_tensor() -> None:
+    with pytest.raises(TypeError, match=r"`aggregate` returned a server state with \[1\] where it had \[0\]"):
+        advance(case(CountsRounds).simulation(), 1)
 
 
 def test_stale_personal_models_are_those_of_before_aggregation() -> None:

@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from pflsweep.conformance.case import Case, advance, assert_same, known, models
 from pflsweep.engine import stack as stacking
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Stack, StackMember, run_stack
+from pflsweep.methods import stock
 from pflsweep.methods.protocol import Verbs
+from pflsweep.ops.vmap import per_client
 from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
 # Floats that decide what is computed, or on which rows
@@ -115,6 +118,29 @@ class Counting(FedAvg):
 def test_a_rate_is_a_float_though_the_first_leaf_is_a_count(fits: list[int]) -> None:
     cases = [case_of(Counting, {}), case_of(Counting, {})]
     require_as_by_itself(cases, {"lr": 0.1}, {"lr": 0.3})
+    assert set(fits) == {2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derives(FedProx):
+    """FedProx that computes a value from its strength once, before any trial trains."""
+
+    @cached_property
+    def half(self) -> Any:
+        return self.mu / 2
+
+    def init(self, w: Any, setup: Any) -> stock.Server:
+        assert self.half == self.mu / 2
+        return stock.Server(w)
+
+    @per_client
+    def step(self, given: Any, work: stock.Work, batch: Any) -> stock.Work:
+        g = stock.pulled(self.task.grad(work.w, batch), self.half, work.w, given.down.w)
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+
+
+def test_what_a_method_derives_from_a_float_is_each_trials_own(fits: list[int]) -> None:
+    require_as_by_itself([case_of(Derives, {"mu": 1.0}), case_of(Derives, {"mu": 8.0})], {}, {})
     assert set(fits) == {2}
 
 

@@ -179,6 +179,12 @@ def test_mean_over_leaves_out_the_padding() -> None:
     assert mean_over(values[:2], batch(2)).tolist() == [2.0, 4.0]
 
 
+def test_values_of_a_whole_batch_are_refused_in_a_loss_of_one_row() -> None:
+    """As in DP-SGD, where they would be broadcast and mix the rows' gradients."""
+    with pytest.raises(ValueError, match="mean_over: 3 values for 1 rows"):
+        mean_over(torch.ones(3), batch(1))
+
+
 def test_sums_by_class_leave_out_the_padding() -> None:
     x, y = torch.tensor([[1.0], [2], [4], [torch.inf]]), torch.tensor([0, 2, 0, 2])
     rows = Batch(x, y, torch.tensor([True, True, True, False]), None, None)

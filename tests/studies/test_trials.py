@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import pflsweep
+from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.config.compose import compose
+from pflsweep.methods import stock
 from pflsweep.records.record import Record
 from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.result import Result
@@ -108,6 +110,21 @@ def test_what_cannot_be_looked_at_is_refused_before_anything_is_written(words: l
         run(*words)
     assert said in str(error.value)
     assert not list(Path().glob("runs/*/meta.json"))
+
+
+class HasNoModel(FedAvg):
+    """Method that says by a verb of its own that it has no global model."""
+
+    def global_model(self, server: stock.Server) -> None:
+        return None
+
+
+def test_a_method_that_has_no_global_model_in_the_end_says_so() -> None:
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine/algorithm/mine.yaml").write_text(f"_target_: {__name__}.HasNoModel\n")
+    words = [*SMALL, "algorithm=mine", "study=personal_steps", "study.steps=2", "train.rounds=1"]
+    with pytest.raises(UserError, match="starts from the global model, and this method has none"):
+        pflsweep.run(words, "mine")
 
 
 def test_ala_on_another_method_can_be_looked_at() -> None:

@@ -615,6 +615,9 @@ def narrow(shape, classes):
 
 def other_rows(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))
+
+def not_flat(shape, classes):
+    return nn.Sequential(nn.Linear(64, classes))
 """
 
 
@@ -638,6 +641,7 @@ def test_a_model_with_batch_norm_trains(algorithm: str, monkeypatch: pytest.Monk
     [
         ("narrow", "its head has 7 outputs, and the dataset has 10 classes"),
         ("other_rows", r"does not take the rows of this dataset, x \[2, 1, 8, 8\]: mat1 and mat2"),
+        ("not_flat", r"does not take the rows of this dataset, x \[2, 1, 8, 8\]: mat1 and mat2"),
     ],
 )
 def test_a_model_that_does_not_fit_the_dataset_is_refused(
