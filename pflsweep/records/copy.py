@@ -8,7 +8,7 @@ from typing import Any
 from pflsweep.records import archive
 from pflsweep.records.checked import CheckedRecord, Contents, read_contents
 from pflsweep.records.content import CHECKPOINT, LOCK, MODELS
-from pflsweep.records.ledger import Ledger, read_ledger
+from pflsweep.records.ledger import Ledger, file_of, read_ledger
 from pflsweep.records.record import Record
 from pflsweep.records.select import choose, finished
 from pflsweep.util import files as util_files
@@ -50,11 +50,12 @@ def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, in
 
 def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
     """Merge a ledger of this content into `out`. Return True if anything changed."""
-    own = out / "sweeps" / ledger.path.name
+    folder = out / "sweeps"
     with util_files.writing(out, flag):
-        own.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # A sweep that runs there writes the same file
-        with util_files.locked(own.parent):
+        with util_files.locked(folder):
+            own = file_of(folder, ledger.id, ledger.reading, ledger.sweep, ledger.scale)
             known = read_ledger(own) if own.exists() else None
             old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
             groups = {key: _merge_groups(old.groups.get(key, group), group) for key, group in new.groups.items()}

@@ -1,10 +1,12 @@
 """Read the ledgers of sweeps: what was asked of each sweep, and which trials answer it."""
 
+import hashlib
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from pflsweep.config.options import TUNE_SPLITS
+from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.errors import another_format
 from pflsweep.util import files
@@ -44,6 +46,24 @@ class Ledger(NamedTuple):
         The file name of a reading's ledger has the name of the reading after it.
         """
         return PurePosixPath(self.path.name).stem.partition("-")[0]
+
+
+def file_of(folder: Path, id: str, reading: str, sweep: str, scale: str) -> Path:
+    """Return the file of a sweep's ledger in a folder `sweeps`.
+
+    Its name has the reading, since one that changes no trial has the same plan id as the paper's. A sweep of another
+    name or scale that has the same trials, and came first, keeps its file: then the name ends in a hash of both.
+    """
+    read = "" if reading == PAPER else f"-{reading}"
+    file = folder / f"{id}{read}.json"
+    try:
+        other = files.read_json(file)
+    except (OSError, ValueError):  # there is none, or one that cannot be read
+        return file
+    if (other.get("sweep"), other.get("scale")) == (sweep, scale):
+        return file
+    mark = hashlib.blake2b(f"{sweep} {scale}".encode(), digest_size=4).hexdigest()
+    return folder / f"{id}{read}-{mark}.json"
 
 
 def ledgers(*places: Folder) -> list[Ledger]:

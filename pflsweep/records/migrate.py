@@ -25,7 +25,7 @@ from pflsweep.config.identity import (
 )
 from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
-from pflsweep.records.content import CHECKPOINT, COPIED, FORMAT, MODELS
+from pflsweep.records.content import CHECKPOINT, COPIED, FORMAT, LOCK, MODELS
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
 from pflsweep.util.errors import UserError
@@ -99,7 +99,8 @@ def _json(file: Path) -> Json:
 def _migrate_record(folder: Path) -> None:
     """Write a record of format 0 into the folder of its new identity, then remove the old folder.
 
-    Raises UserError if the record cannot be migrated; the old folder then stays as it is.
+    Raises UserError if the record cannot be migrated; the old folder then stays as it is. A record that is already in
+    the new folder stays where it has as many rounds, and is replaced where it has fewer.
     """
     with util_files.claimed(folder):
         try:
@@ -107,8 +108,16 @@ def _migrate_record(folder: Path) -> None:
         except (KeyError, TypeError, ValueError, OSError, AttributeError, yaml.YAMLError) as error:
             raise UserError(f"{folder} is not migrated: {type(error).__name__}: {error}.") from error
         new = folder.parent / meta["identity"]
-        with util_files.writing(folder.parent):
-            if not (new / "meta.json").exists():
+        with util_files.claimed(new), util_files.writing(folder.parent):
+            if _has(new, folder):
+                # Trained anew by the present version, or by a migration that was killed
+                own = _json(new / "meta.json")
+                if "migrated_from" not in own:
+                    util_files.write_json(new / "meta.json", {**own, "migrated_from": meta["migrated_from"]})
+            else:
+                for file in new.iterdir():
+                    if file.name != LOCK:
+                        file.unlink()
                 _write(folder, new, meta, config)
                 try:
                     Record(new).verify()
@@ -117,6 +126,14 @@ def _migrate_record(folder: Path) -> None:
                     shutil.rmtree(new)
                     raise UserError(str(error).replace(str(new), str(folder))) from error
             shutil.rmtree(folder)
+
+
+def _has(new: Path, folder: Path) -> bool:
+    """Return whether a record in the new folder has at least as many rounds as that in the old one."""
+    if not (new / "meta.json").exists():
+        return False
+    mine, other = (_json(each / "status.json") for each in (new, folder))
+    return (mine["rounds"], mine["status"] == "finished") >= (other["rounds"], other["status"] == "finished")
 
 
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:

@@ -3,7 +3,6 @@
 Reports read the ledger and the records alone. They need neither Optuna's storage nor the files of options.
 """
 
-import hashlib
 import shlex
 import time
 from dataclasses import asdict
@@ -11,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
+from pflsweep.records.ledger import file_of
 from pflsweep.records.record import storable
 from pflsweep.sweep.plan import Group, Plan, relevant, varying_links
 from pflsweep.sweep.search_space import ranges
@@ -24,21 +23,8 @@ from pflsweep.util.errors import without_password
 
 
 def path(plan: Plan) -> Path:
-    """Return the file of a sweep's ledger.
-
-    Its name has the reading, since one that changes no trial has the same plan id as the paper's. A sweep of another
-    name or scale that has the same trials, and came first, keeps its file: then the name ends in a hash of both.
-    """
-    reading = "" if plan.reading == PAPER else f"-{plan.reading}"
-    file = plan.folder / f"{plan.id}{reading}.json"
-    try:
-        other = files.read_json(file)
-    except (OSError, ValueError):  # there is none, or one that cannot be read
-        return file
-    if (other.get("sweep"), other.get("scale")) == (plan.name, plan.scale):
-        return file
-    mark = hashlib.blake2b(f"{plan.name} {plan.scale}".encode(), digest_size=4).hexdigest()
-    return plan.folder / f"{plan.id}{reading}-{mark}.json"
+    """Return the file of a sweep's ledger."""
+    return file_of(plan.folder, plan.id, plan.reading, plan.name, plan.scale)
 
 
 def write(sweep: SweepState, command: list[str]) -> None:
@@ -83,7 +69,7 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
         "points": plan.point_count(group),
         "points_settled": sum(state.status in SETTLED for state in searched),
         "tried": [_tried_point(of, state) for state in compared if state.value is not None],
-        "winner": now.point if of.tries and sweep.can_elect_winner(group) else None,
+        "winner": sweep.winner(group) if of.tries and sweep.can_elect_winner(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.trials)},
         "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},

@@ -50,7 +50,7 @@ def importances(queue: Queue, group: int) -> dict[str, float]:
 def plot_search(group: Group, done: list[SlotState], importances: dict[str, float], split: str) -> "Figure":
     """Plot a search: its history on the left, then a panel for each hyperparameter. Accuracy is in percent.
 
-    done: states of the slots with a result. worth: importance by key. split: the data that accuracy was measured on.
+    done: states of the slots with a result. importances: by key. split: the data that accuracy was measured on.
     """
     values = np.array([100 * (state.value or 0.0) for state in done])
     width = 3.2 * (1 + len(group.space))

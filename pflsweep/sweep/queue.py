@@ -1,7 +1,7 @@
 """The queue of a sweep, kept in Optuna's storage: a study for each search and one for the final trials.
 
-Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which the
-database grants once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
+Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which is
+granted once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
 several trials of Optuna: `state_of` says which one counts. While the database is unavailable, calls wait for it, see
 `Retrying`.
@@ -10,7 +10,8 @@ several trials of Optuna: `state_of` says which one counts. While the database i
 import time
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -33,6 +34,7 @@ from pflsweep.sweep.slot_state import (
 )
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.storage import SILENCE, Retrying, open_storage, place_of, storage_url
+from pflsweep.util import files
 from pflsweep.util.retry import PAUSE
 
 LONGEST_NAME = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
@@ -62,7 +64,11 @@ class Queue:
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
         self.storage = open_storage(url, plan.workers.heartbeat)
-        self._ask = Retrying(place_of(url), retry)
+        place = place_of(url)
+        self._ask = Retrying(place, retry)
+        # Optuna reads a trial's state and then sets it. A server locks the row meanwhile; SQLite has no such lock, and
+        # would grant a trial to several workers
+        self._granting = partial(files.locked, place) if isinstance(place, Path) else nullcontext
         self.sweep = SweepState(plan)
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
@@ -159,7 +165,8 @@ class Queue:
             # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
             self._ask(self.storage.record_heartbeat, trial_id)
             try:
-                granted = self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
+                with self._granting():
+                    granted = self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
@@ -367,7 +374,9 @@ class Queue:
         for slot in slots:
             old = self.sweep.states[slot]
             attrs: dict[str, Any] = {"slot": _label(slot)}
-            if old.status in ("failed", "diverged"):
+            # Deaths over the point of an earlier winner do not count
+            other = slot.final and old.result.get(POINT) not in (None, point_as_text(self.sweep.winner(slot.group)))
+            if other or old.status in ("failed", "diverged"):
                 attrs["retried"] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
                 attrs["anew"] = old.trial.number

@@ -125,7 +125,10 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
     last, deaths = trials[-1], _deaths(trials)
     if "error" in last.user_attrs:
         return SlotState("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
-    return SlotState("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
+    if deaths < DEATHS:
+        return SlotState("lost", last, deaths, superseded=superseded)
+    died = next(trial for trial in reversed(trials) if "death" in trial.user_attrs)
+    return SlotState("failed", died, deaths, superseded=superseded)
 
 
 def _deaths(trials: Iterable[FrozenTrial]) -> int:

@@ -80,6 +80,7 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
         from sqlalchemy import event
 
         event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
+        storage.engine.dispose()  # of connections that were made before
     weakref.finalize(storage, _close, storage.engine, os.getpid()).atexit = False
     return storage
 

@@ -53,7 +53,7 @@ def untrained(plan: Plan, finished: Finished, ledgers: Iterable[Ledger]) -> Iter
     ledgers = list(ledgers)
     for g, group in enumerate(plan.groups):
         code = own_code(group.config)
-        won = _winner(plan, group, ledgers) if group.tries else {}
+        won = _winner(plan, g, ledgers) if group.tries else {}
 
         def configs(points: Iterable[tuple[Slot, Point | None]], code: list[str] = code) -> list[Config]:
             return [
@@ -64,7 +64,11 @@ def untrained(plan: Plan, finished: Finished, ledgers: Iterable[Ledger]) -> Iter
                 if point is None or not _is_trained(config, code, finished)
             ]
 
-        search = configs((slot, plan.known_point(slot)) for slot in plan.search_slots(g))
+        points = [(slot, plan.known_point(slot)) for slot in plan.search_slots(g)]
+        search = configs((slot, point) for slot, point in points if point is not None)
+        # With the others of a search that is over, the points that it proposed later are trained too
+        if won is None or search:
+            search += configs((slot, None) for slot, point in points if point is None)
         yield Untrained(search, configs((slot, won) for slot in plan.final_slots(g)))
 
 
@@ -101,10 +105,11 @@ def searched_with_other_config(plan: Plan, group: Group, ledgers: Iterable[Ledge
     return bool(done) and search_config(done[-1]) != relevant(group.search_config)
 
 
-def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None:
-    """Return the winner of the last search with the same points and config; None if there was none."""
+def _winner(plan: Plan, number: int, ledgers: Iterable[Ledger]) -> Point | None:
+    """Return the winner of a group's last search with the same points and config; None if there was none."""
+    group = plan.groups[number]
     space = {key: axis.grid for key, axis in group.space.items()}
-    asked = {"space": space, "points": group.tries}
+    asked = {"space": space, "points": plan.point_count(number)}
     found: Point | None = None
     for ledger in ledgers:
         of = ledger.groups.get((group.setting, group.method))

@@ -306,12 +306,13 @@ def _train(
             if study is not None:
                 study.look(simulation)
             progress.round(row)
-            # Before tracking, since a worker that has lost its lease must send nothing more
-            watch(record)
-            hears.rows(record)
+            # Before a pruner sees the round: a trial that diverges is no loser that might have won
             if result.scores:
                 scored = result.scores["personal"]
                 _require_sound(scored.loss, scored.n, simulation, record)
+            # Before tracking, since a worker that has lost its lease must send nothing more
+            watch(record)
+            hears.rows(record)
             # `_finish` writes the last round
             if result.round == total:
                 break

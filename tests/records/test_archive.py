@@ -229,6 +229,17 @@ def test_a_ledger_of_another_reading_is_exported_and_imported(sweep: Sweep, read
     assert contents(Path("imported")) == members(Path("x.zip"))
 
 
+def test_ledgers_of_sweeps_with_the_same_trials_are_both_kept(sweep: Sweep) -> None:
+    """Sweeps of two scales may be the same trials: each machine wrote the same file name."""
+    sweep.write("1" * 16, scale="paper")
+    assert ends("export", "--out", "x.zip") == 0
+    sweep.write("1" * 16, scale="small")
+    for _ in range(2):
+        assert ends("import", "x.zip", "--runs", "runs") == 0
+        scales = [ledger.scale for ledger in ledgers(Path("runs")) if ledger.id == "1" * 16]
+        assert sorted(scales) == ["paper", "small"]
+
+
 def test_what_an_archive_has_stays_when_more_is_exported(packed: Path, capsys: pytest.CaptureFixture) -> None:
     before = members(packed)
     new = records.finished(Path("new"), "fedprox", [1, 2, 3, 4])

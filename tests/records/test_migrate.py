@@ -103,6 +103,28 @@ def test_what_was_killed_goes_on(runs: Path) -> None:
     assert contents(runs) == contents(whole)
 
 
+@pytest.mark.parametrize(("rounds", "kept"), [(1, False), (10_000, True)])
+def test_of_an_old_record_and_one_that_was_trained_anew_the_longer_stays(runs: Path, rounds: int, kept: bool) -> None:
+    """The shorter one stayed, and the ledger named a record that was gone."""
+    whole = runs.with_name("whole")
+    shutil.copytree(runs, whole)
+    migrate(whole)
+    new = {files.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}[OLD[0]]
+    anew = runs / new.name
+    shutil.copytree(new, anew)
+    meta = {key: value for key, value in files.read_json(anew / "meta.json").items() if key != "migrated_from"}
+    files.write_json(anew / "meta.json", {**meta, "name": "trained anew"})
+    status = files.read_json(anew / "status.json")
+    files.write_json(anew / "status.json", {**status, "rounds": rounds, "status": "interrupted"})
+    assert migrate(runs)[:2] == (2, 1)
+    migrated = files.read_json(anew / "meta.json")
+    assert (migrated["name"] == "trained anew") == kept
+    assert migrated["migrated_from"] == OLD[0]
+    assert files.read_json(anew / "status.json")["rounds"] == (rounds if kept else status["rounds"])
+    (ledger,) = ledgers(runs)
+    assert new.name in {identity for group in ledger.groups.values() for identity in group["trials"].values()}
+
+
 def contents(folder: Path) -> dict[str, Any]:
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != "lock"]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}

@@ -1,10 +1,12 @@
 """The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from socket import gethostname
+from threading import Barrier
 from typing import Any
 
 import optuna
@@ -12,9 +14,12 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 
+from pflsweep.records.ledger import ledgers
+from pflsweep.sweep import ledger
 from pflsweep.sweep import storage as storages
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
+from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.slot_state import point_of, state_of
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
@@ -99,6 +104,27 @@ def test_a_slot_is_granted_once(plan: Plan) -> None:
     one, two = opened(plan), opened(plan)
     slots = [claim.slot for queue in (one, two, one, two) if (claim := queue.claim()) is not None]
     assert slots == [Slot(0, False, k) for k in range(3)]
+
+
+def test_a_slot_is_granted_once_to_workers_that_ask_at_the_same_moment(plan: Plan) -> None:
+    """Optuna reads a trial's state and then sets it, and SQLite locks nothing in between."""
+    points = [{"train.lr": k / 100} for k in range(1, 31)]
+    axis = parse_axis("train.lr", {"grid": [point["train.lr"] for point in points]}, "a test")
+    plan = plan._replace(groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=points, tries=len(points))])
+    queues = [opened(plan) for _ in range(4)]
+    together = Barrier(len(queues))
+
+    def claimed(queue: Queue) -> list[Slot]:
+        found = []
+        for _ in range(len(points)):
+            together.wait()
+            if (claim := queue.claim()) is not None:
+                found.append(claim.slot)
+        return found
+
+    with ThreadPoolExecutor(len(queues)) as pool:
+        granted = [slot for found in pool.map(claimed, queues) for slot in found]
+    assert sorted(granted) == [Slot(0, False, k) for k in range(len(points))]
 
 
 def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
@@ -190,6 +216,46 @@ def test_released_means_as_if_never_claimed(plan: Plan) -> None:
     assert (again.slot, again.point) == (first.slot, first.point)
 
 
+def test_a_failure_is_told_though_the_last_lease_only_expired() -> None:
+    trials = [frozen(FAIL, k, death=KILLED | {"rounds": 7}) for k in range(3)]
+    state = state_of([*trials, frozen(FAIL, 3)])
+    assert state.reason == "its worker was ended 3 times in a row at round 7, the last time by SIGKILL"
+
+
+def test_deaths_over_the_point_of_an_earlier_winner_do_not_count(plan: Plan, tmp_path: Path) -> None:
+    plan = plan._replace(tune=replace(plan.tune, partial=True), seeds=[0])
+    worker = opened(plan)
+    for value in (None, 0.5, 0.4):
+        claim = worker.claim()
+        assert claim is not None
+        worker.fail(claim, "out of memory") if value is None else worker.tell(claim, value, {})
+    folder = tmp_path / "record"
+    folder.mkdir()
+    files.write_json(folder / "status.json", {"rounds": 3})
+
+    def final_dies(times: int) -> str:
+        for k in range(times):
+            worker = Queue(plan, worker=f"final {k}")
+            worker.refresh()
+            claim = worker.claim()
+            assert claim is not None
+            assert claim.slot.final
+            worker.begin(claim, folder, before=0, done=0)
+            worker.record_death(f"final {k}", "SIGKILL")
+            worker.revive()
+        return worker.sweep.states[FINAL].status
+
+    assert final_dies(3) == "failed"
+    again = opened(plan)
+    claim = again.claim()
+    assert claim is not None
+    assert claim.point == {"train.lr": 0.1}
+    again.tell(claim, 0.9, {})
+    again.revive()
+    assert final_dies(2) == "waiting"
+    assert final_dies(1) == "failed"
+
+
 def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> None:
     queue = opened(plan)
     for _ in range(3):
@@ -204,6 +270,9 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
     }
     (study,) = [s for name, s in queue._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
+    ledger.write(queue.sweep, [])
+    (written,) = ledgers(plan.runs)
+    assert [group["winner"] for group in written.groups.values()] == [None]
 
 
 @pytest.mark.parametrize("partial", [False, True])

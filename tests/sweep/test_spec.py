@@ -107,7 +107,7 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     write("pgfed/table1", SMALL)
     assert list(read_table("pgfed/table1").settings) == ["digits"]
     assert read_table(str(tmp_path / "sweeps/pgfed/table1.yaml")).methods == read_table("pgfed/table1").methods
-    assert len(sweep_names()) == 32
+    assert len(sweep_names()) == 33
     # The shipped file
     write("lab/mine", "include: pgfed/table2\nseeds: [9]\n")
     assert len(read_table("lab/mine").methods) == 6

@@ -91,7 +91,8 @@ def test_every_printed_table_and_each_figure_with_runs_of_its_own_has_a_sweep() 
     of = {"pgfed": (2, 4), "fedala": (3, 4), "fedpg": (1, 2), "fedfomo": (1, 2, 3, 4, 10)}
     figures = {f"{paper}/figure{number}" for paper, numbers in of.items() for number in numbers}
     assert len(PRINTED) == 20
-    assert set(OF_PAPERS) == {sweep_of(csv) for csv in PRINTED} | figures
+    # Not printed: what PGFed's auxiliary risk is worth
+    assert set(OF_PAPERS) == {sweep_of(csv) for csv in PRINTED} | figures | {"pgfed/table1_mu0"}
 
 
 @pytest.mark.parametrize("csv", PRINTED)

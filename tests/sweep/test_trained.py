@@ -43,6 +43,15 @@ def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
 
 
 @pytest.mark.slow
+def test_a_plan_knows_the_winner_of_hyperband(capsys: pytest.CaptureFixture) -> None:
+    """Hyperband tries some points in several rungs, so that it has more trials than points."""
+    words = ["algorithm=fedprox", "tune=hyperband", "tune.points=5", *SMALL, "train.rounds=9"]
+    assert main(["-m", *words]) == 0
+    capsys.readouterr()
+    assert "time for the other 0" in told(capsys, *words)
+
+
+@pytest.mark.slow
 def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.CaptureFixture) -> None:
     words = ["algorithm=fedprox", "tune=grid", "tune.points=2", *SMALL]
     assert main(["-m", *words]) == 0

@@ -26,7 +26,7 @@ from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import build
 from pflsweep.trial.result import Result
-from pflsweep.trial.run import Stopped, run_trial
+from pflsweep.trial.run import Pruned, Stopped, run_trial
 from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.once import warn_once
 from pflsweep.util.retry import StorageUnavailable
@@ -223,6 +223,16 @@ def test_a_trial_that_has_diverged_is_not_finished_by_repeating_it(rounds: int) 
     (folder,) = Path("runs").iterdir()
     assert Record(folder).status["status"] == "failed"
     assert Record(folder).done == 1
+
+
+def test_a_trial_that_diverges_is_not_pruned() -> None:
+    """A pruned point only loses, and a diverged one says that its learning rate is too large."""
+
+    def pruner(record: Record) -> None:
+        raise Pruned("behind others")
+
+    with pytest.raises(Diverged):
+        run_trial(compose([*SMALL, "train.rounds=2", "train.lr=1e30"]), watch=pruner)
 
 
 def test_clients_whose_loss_is_not_finite_are_warned_of(capfd: pytest.CaptureFixture) -> None:
