@@ -16,7 +16,7 @@ from pflsweep.report.markdown import table
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 INTRO = """# Keys
 
-The keys of a trial that are the trainer's own, whatever the method. `key=value` on the command line sets one. Keys of
+The keys that every trial has. `key=value` on the command line sets one. Keys of
 methods are in [reports/methods.md](../reports/methods.md); those of models, datasets and partitions are the parameters
 of their functions (`pflsweep list models`, `pflsweep list datasets`, `pflsweep list partitions`). This page is written
 by `python -m tools.keys_page`; `pflsweep list keys` prints the same.

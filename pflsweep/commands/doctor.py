@@ -65,9 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = (
-        "Say what is installed, found and reachable here, what is wrong, and how to mend it. Exit code 1: not all is."
-    )
+    about = "Say what is installed, found and reachable here, what is wrong (then it exits with 1), and how to mend it."
     parser = Parser(prog="pflsweep doctor", description=about)
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="look with these, such as tracking.uri=http://host:5000"

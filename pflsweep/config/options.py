@@ -93,8 +93,12 @@ class Tracking(Keys):
     """The store to which runs are logged beside their records."""
 
     backend: str = hyper("what logs runs", choices=("mlflow", "none"), neutral="mlflow")
-    uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", neutral=None)
-    experiment: str = hyper("name of the MLflow experiment", neutral="pflsweep")
+    uri: str | None = hyper(
+        "an MLflow tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db here", neutral=None
+    )
+    experiment: str = hyper(
+        "name of the MLflow experiment; MLFLOW_EXPERIMENT_NAME changes the default", neutral="pflsweep"
+    )
     every: float = hyper("seconds between two batches of metrics, at least", low=0, neutral=5.0)
     required: bool = hyper(
         "whether a server that does not answer is an error before training; false: a warning, and runs are sent later",
@@ -220,7 +224,9 @@ class Tune(Keys):
     """How hyperparameters are searched."""
 
     sampler: str = hyper("what proposes points", choices=("none", "grid", "random", "tpe", "cmaes", "hyperband"))
-    points: int | None = hyper("points of a search; null: all of a grid, else at most so many", low=1, high=100_000)
+    points: int | None = hyper(
+        "points of a search (random, tpe, cmaes: 20; hyperband: 17); null: all of a grid", low=1, high=100_000
+    )
     split: str = hyper("data that points are scored on; test only where a paper did", choices=TUNE_SPLITS)
     validation: float = hyper(
         "share of each client's training rows that is held back; the winner is trained on all", above=0, below=1
