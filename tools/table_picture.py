@@ -1,4 +1,4 @@
-"""Draw docs/table.svg: FedPG's table 1 on Fashion-MNIST, our numbers and the printed ones, for README.
+"""Draw docs/table.svg: FedPG's table 1 on Fashion-MNIST, our numbers and the published ones, for README.
 
 python -m tools.table_picture
 """
@@ -39,7 +39,7 @@ def picture() -> str:
     table = cells()
     methods = list(dict.fromkeys(table.sort_values("row_order")["method_label"]))
     height = TOP + LINE * len(methods) + 98
-    parts = [head(height, "FedPG's table 1 on Fashion-MNIST: our accuracy and the printed one")]
+    parts = [head(height, "FedPG's table 1 on Fashion-MNIST: our accuracy and the published one")]
     for k, method in enumerate(methods):
         parts.append(text(LEFT - 14, TOP + LINE * (k + 0.5) + 5, method, anchor="end"))
     for k, (metric, names) in enumerate(PANELS.items()):
@@ -86,7 +86,7 @@ def legend(y: float) -> list[str]:
     """Return what the marks mean."""
     parts = []
     marks = [
-        (f'<circle cx="{{x}}" cy="{y - 5}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>', "printed"),
+        (f'<circle cx="{{x}}" cy="{y - 5}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>', "published"),
         (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{AGREES}"/>', "ours, agrees"),
         (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{DIFFERS}"/>', "ours, differs"),
     ]
