@@ -1,4 +1,4 @@
-"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps|spaces`: print what can be chosen, one a line."""
+"""`pflsweep list algorithms|datasets|...|sweeps|scales|spaces`: print what can be chosen, one a line."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ GROUPS = {
     "studies": "study",
     "settings": "setting",
 }
-KNOWN = (*GROUPS, "sweeps", "readings", "spaces", "keys")
+KNOWN = (*GROUPS, "sweeps", "scales", "readings", "spaces", "keys")
 
 
 def main(argv: list[str]) -> int:
@@ -42,7 +42,8 @@ def main(argv: list[str]) -> int:
     if asked.what == "keys":
         lines = _keys(asked.config_dir)
     else:
-        lines = _sweeps() if asked.what == "sweeps" else _options(GROUPS[asked.what], asked.config_dir)
+        tables = {"sweeps": _sweeps, "scales": _scales}
+        lines = tables[asked.what]() if asked.what in tables else _options(GROUPS[asked.what], asked.config_dir)
     width = max(map(len, lines), default=0)
     for name, line in lines.items():
         print(f"{name.ljust(width)}  {line}")
@@ -66,6 +67,14 @@ def _keys(config_dir: str | None) -> dict[str, str]:
 def _sweeps() -> dict[str, str]:
     """Return a line for each sweep in the working directory and the package."""
     return {name: _or_why(_line_of_sweep, name) for name in sweep_names()}
+
+
+def _scales() -> dict[str, str]:
+    """Return a line for each scale in the working directory and the package, and one for a number of rounds."""
+    from pflsweep.sweep.spec import scale_file
+
+    named = {name: _comment(scale_file(name).read_text("utf-8")) for name in yaml_names("sweeps/scale")}
+    return {**named, "150": "so many rounds (any number)"}
 
 
 def _readings() -> Iterator[str]:

@@ -202,7 +202,9 @@ class Metrics(Keys):
         choices=("current", "stale"),
         neutral="current",
     )
-    trained: bool = hyper("whether models are scored right after local training too (the view `trained`)")
+    trained: bool = hyper(
+        "whether models are scored as clients send them after local training, too (the view `trained`)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ def read_scale(name: str, key: str = "scale") -> Scale:
             raise UserError(f"{key}={name}: a number of rounds has to be at least 1, as in {key}=150.")
         return Scale(name, None, None, None, {}, int(name))
     try:
-        path = _find(name, f"{key}: No scale", yaml_names("sweeps/scale"), "scale")
+        path = scale_file(name, key)
     except UserError as error:
         raise UserError(f"{error} Or give a number of rounds, as in {key}=150.") from error
     content, file = _read(path)
@@ -314,6 +314,11 @@ def name_of(sweep: str) -> str:
 def table_file(name: str) -> Path:
     """Return the file of a sweep. Raises UserError if there is none."""
     return _find(name, "sweep: No sweep", sweep_names())
+
+
+def scale_file(name: str, key: str = "scale") -> Path:
+    """Return the file of a scale. key: where it was given, for messages. Raises UserError if there is none."""
+    return _find(name, f"{key}: No scale", yaml_names("sweeps/scale"), "scale")
 
 
 def _name_for_messages(path: Path) -> str:

@@ -120,6 +120,19 @@ def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> Non
     assert len(out.splitlines()) == len(files)
 
 
+def test_list_scales_has_those_of_ones_own_and_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/scale").mkdir(parents=True)
+    Path("sweeps/scale/tiny.yaml").write_text("# a hundred images\nimages: 100\n")
+    assert main(["list", "scales"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert list(lines) == ["tiny", "paper", "small", "smoke", "150"]
+    assert lines["tiny"] == "a hundred images"
+    assert "1.5 million training images a trial" in lines["small"]
+
+
 def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
