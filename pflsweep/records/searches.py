@@ -105,7 +105,7 @@ class _Search:
 
     def has(self, config: dict[str, Any], seed: int) -> bool:
         """Return whether a trial of this flat config and seed belongs to the search."""
-        if seed not in self._seeds or any(config.get(key, value) != value for key, value in self._asked.items()):
+        if seed not in self._seeds or any(config.get(key) != value for key, value in self._asked.items()):
             return False
         if _plugged(config) != self._plugged or (self._most is not None and config["train.rounds"] > self._most):
             return False

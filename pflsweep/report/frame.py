@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pflsweep.config.identity import RUNTIME, with_neutral
-from pflsweep.config.keys import PLUGS, under
+from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen
@@ -65,7 +65,9 @@ def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
     found, lines = set(searching), []
     for record in records:
         meta, got = record.meta, summary(record)
-        config = {key: _cell(value) for key, value in with_neutral(record.values).items() if not under(key, RUNTIME)}
+        config = {
+            key: _cell(value) for key, value in with_neutral(flat(record.config)).items() if not under(key, RUNTIME)
+        }
         lines.append({
             **{name: meta[name] for name in NAMES},
             "method": method_of(record),

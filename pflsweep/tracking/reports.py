@@ -33,7 +33,7 @@ class MlflowStores:
                 found.runs.update({identity: store.address(run) for identity, run in known.items() if run})
                 with errors_as_warnings("this report"):
                     if parent := store.parent(ledger):
-                        found.sweeps[ledger.sweep] = store.address(parent)
+                        found.sweeps[ledger.path.name] = store.address(parent)
         return found
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:

@@ -315,10 +315,10 @@ class MlflowRun:
         self._send(record)
         if record.done:
             log_amended(self.client, self.run_id, record)
-        # The summary of a trial that goes on later would be a second point beside that of its end
-        if status == "finished":
-            log_summary(self.client, self.run_id, record)
         with end_run(self.client, self.run_id, STATUS[status]):
+            # The summary of a trial that goes on later would be a second point beside that of its end
+            if status == "finished":
+                log_summary(self.client, self.run_id, record)
             log_artifacts(self.client, self.run_id, record)
             if status == "finished" and _is_final(self.labels):
                 log_models(self.client, self.run_id, record)

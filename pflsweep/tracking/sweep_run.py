@@ -96,8 +96,8 @@ def finish_sweep(
     with errors_as_warnings(f"the sweep {sweep}"):
         with opened(options) as (client, experiment):
             parent = str(ensure_sweep(client, experiment, sweep))
-        log_cells(client, parent, cells)
         with end_run(client, parent, "FAILED" if failed else "FINISHED"):
+            log_cells(client, parent, cells)
             log_comparison(client, parent, records, failed)
             if records:
                 add_link(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")

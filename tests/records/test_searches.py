@@ -133,6 +133,15 @@ def test_a_rate_that_was_searched_plain_is_no_trial_of_the_search_with_a_plug_in
     assert find_searches([won, tried, *others]).trials == {tried.meta["identity"]}
 
 
+def test_a_trial_with_a_neutral_value_is_no_trial_of_a_search_with_another(tmp_path):
+    keys = {"data__validation": 0.0, "dataset__augment": "crop_flip"}
+    won, tried = (finished(tmp_path, "fedavg", [5, 5, 5, 5], train__lr=lr, **keys) for lr in (0.05, 0.1))
+    plain = finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=0.1)
+    asked = {"model.hidden": [200], "train.rounds": 3, "data.validation": 0.0, "dataset.augment": "crop_flip"}
+    ledger(tmp_path, won, "test", config=asked)
+    assert find_searches([won, tried, plain]).trials == {tried.meta["identity"]}
+
+
 def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
     won, tried, drawn, own = (
         finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=lr) for lr in (0.05, 0.1, 0.13, 0.07)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from pflsweep.report import stats
 from pflsweep.report.stats import gain, interval, over_clients, over_seeds
 
 
@@ -17,11 +18,13 @@ def test_bootstrap_of_two_clients_by_hand():
     assert over_clients([0.0, 1.0])[:3] == (0.5, 0.0, 1.0)
 
 
-def test_bootstrap_is_close_to_the_normal_interval_and_repeats_itself():
+def test_bootstrap_is_close_to_the_normal_interval_and_repeats_itself(monkeypatch):
     x = np.random.default_rng(1).normal(0.5, 0.1, 400)
     found = over_clients(x)
     assert found.half == pytest.approx(1.96 * x.std() / 20, rel=0.05)
     assert found == over_clients(x)
+    monkeypatch.setattr(stats, "BLOCK", 1000)
+    assert over_clients(x)[:3] == pytest.approx(found[:3], abs=0.001), "some resamples at a time"
 
 
 def test_what_an_interval_is_over():

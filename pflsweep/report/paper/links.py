@@ -8,7 +8,9 @@ from pflsweep.report.paper.store import FinishedTrial
 
 
 class Links(NamedTuple):
-    """Addresses: of trials by their identity, of the runs that stand for sweeps by name. Without: not tracked."""
+    """Addresses: of trials by their identity, of the runs that stand for sweeps by the name of the ledger's file.
+    Without: not tracked.
+    """
 
     runs: dict[str, str] = {}  # noqa: RUF012 (never changed)
     sweeps: dict[str, str] = {}  # noqa: RUF012

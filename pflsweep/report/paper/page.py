@@ -401,9 +401,10 @@ def origin(of: Comparison, links: Links) -> list[str]:
     for trial in trials:
         if (versions := code_versions(trial.record)) > 1:
             lines.append(f"{trial.name}: its rounds were trained by {versions} versions of the code")
-    if links.sweeps:
-        shown = ", ".join(f"[{inline(sweep)}]({address})" for sweep, address in links.sweeps.items())
-        lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
+    own = {each.path.name: f"{each.sweep} {each.id}" for each in of.store.of(of.layout.sweeps)}
+    tracked = [f"[{inline(own[name])}]({address})" for name, address in links.sweeps.items() if name in own]
+    if tracked:
+        lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {', '.join(tracked)}")
     lines.append(f"records in {code(of.store.trials.runs)}:")
     for cell in of.trials_by_cell:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pflsweep.config.identity import RUNTIME, has_own_rows, raised, with_neutral
-from pflsweep.config.keys import under
+from pflsweep.config.keys import flat, under
 from pflsweep.records.archive import places
 from pflsweep.records.edges import find_edges
 from pflsweep.records.ledger import Ledger
@@ -276,9 +276,12 @@ def _check_alike(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[st
     """Raise UserError if seeds differ in more than the seed."""
     for other in trials[1:]:
         first, second = _what(trials[0]), _what(other)
-        apart = [key for key in first if first[key] != second.get(key)]
+        # A key with its neutral value is missing in one of them
+        apart = [key for key in {**first, **second} if first.get(key) != second.get(key)]
         if apart:
-            shown = f"{apart[0]} is {first[apart[0]]} and {second.get(apart[0])}"
+            key = apart[0]
+            values = [_value(trial, key) for trial in (trials[0], other)]
+            shown = f"{key} is {values[0]} and {values[1]}"
             raise _mixed([trials[0], other], groups, f"they differ in {', '.join(apart)}: {shown}")
 
 
@@ -290,6 +293,11 @@ def _what(trial: FinishedTrial) -> dict[str, Any]:
     if has_own_rows(own):
         del meta["data_checksum"]
     return {**own, **meta, "train.rounds": trial.last}
+
+
+def _value(trial: FinishedTrial, key: str) -> Any:
+    """Return what `_what` has for a key, or the neutral value in the trial's config."""
+    return _what(trial).get(key, flat(trial.record.config).get(key))
 
 
 def _mixed(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:

@@ -126,7 +126,9 @@ def _order(of: Reproduction, name: str) -> str:
     counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
     if not counts and not of.layout.in_print:
         return ""
-    claims = f"of the paper's claims {', '.join(counts)}" if counts else "no claim of the paper is about it"
+    about = len(of.ruled[name])
+    none = f"of the paper's {about} claims none can be decided" if about else "no claim of the paper is about it"
+    claims = f"of the paper's claims {', '.join(counts)}" if counts else none
     return tau + claims
 
 

@@ -162,6 +162,18 @@ def test_seeds_of_different_configs_are_an_error_that_names_the_runs(sweep: Swee
     assert "a.json" in str(error.value)
 
 
+@pytest.mark.parametrize("keys", [({}, {"dataset__augment": "crop_flip"}), ({"dataset__augment": "crop_flip"}, {})])
+def test_a_seed_with_a_neutral_value_does_not_mix_with_one_without(sweep: Sweep, keys: tuple[dict, dict]) -> None:
+    """Of two seeds the second may have a key that the first's record leaves out."""
+    for seed, (stem, more) in enumerate(zip("ab", keys, strict=True)):
+        sweep.groups.clear()
+        sweep.seeds = [seed]
+        sweep.add(SETTING, "fedavg", {seed: [2, 4, 6, 8]}, **more)
+        sweep.write(stem)
+    with pytest.raises(UserError, match=r"would mix configs.*they differ in dataset\.augment"):
+        cell_trials(sweep)
+
+
 def test_two_runs_for_a_seed_are_an_error(sweep: Sweep) -> None:
     sweep.seeds = [0]
     for stem, lr in (("a", 0.05), ("b", 0.5)):
