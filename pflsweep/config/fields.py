@@ -71,7 +71,8 @@ class Rule:
             for word, bound in bounds
             if bound is not None
         )
-        kinds = " or ".join(names.get(kind, kind.__name__) for kind in self.kinds)
+        shown = [kind for kind in self.kinds if kind is not int or float not in self.kinds]
+        kinds = " or ".join(names.get(kind, kind.__name__) for kind in shown)
         text = [f"{kinds} {limits}".strip()] if kinds else []
         text += ["one of " + ", ".join(map(str, self.choices))] if len(self.choices) > 1 else map(str, self.choices)
         return " or ".join([*text, *(["null"] if self.null else [])])

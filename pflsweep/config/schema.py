@@ -96,12 +96,20 @@ def _described_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
 
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:
-    """Return a rule for a key that has none: its value has the type of its default, or that of the parameter."""
+    """Return a rule for a key that has none: its value has the type of its default, or that of the parameter.
+
+    A whole number that is given for a parameter of type float stays one, as in the identities of earlier records.
+    """
     hint = _parameter_hint(key, config)
     if example is None or example == {}:
         return Rule(kinds_of(hint), null=True)
     items = type(example[0]) if isinstance(example, list) and example else None
-    return Rule((type(example),), null=type(None) in get_args(hint), items=items)
+    kinds: tuple[type, ...] = (type(example),)
+    if kinds == (int,) and float in kinds_of(hint):  # `width: 1` of a parameter `width: float`
+        kinds = (float, int)
+    elif isinstance(example, str) and "${" in example:  # a reference has the type of what it refers to
+        kinds = kinds_of(hint)
+    return Rule(kinds, null=type(None) in get_args(hint), items=items)
 
 
 def _parameter_hint(key: str, config: Config) -> Any:

@@ -294,6 +294,21 @@ def test_an_option_of_ones_own_is_never_overwritten(tmp_path: Path, monkeypatch:
         build(compose(["partition=mine"], tmp_path))
 
 
+def test_an_option_of_ones_own_has_the_types_of_its_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`alpha: 1` of a float took no 0.5, and a reference had to stay text."""
+    (tmp_path / "own_types.py").write_text("def split(dataset, seed, clients: int, alpha: float, salt: int): ...\n")
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition" / "mine.yaml").write_text(
+        "_target_: own_types.split\nseed: null\nclients: 2\nalpha: 1\nsalt: ${seed}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for words in ([], ["partition.alpha=0.5"], ["partition.salt=7"]):
+        check(compose(["partition=mine", *words], tmp_path))
+    for word, said in (("alpha=x", "it must be a number"), ("clients=0.5", "whole number"), ("salt=x", "whole number")):
+        with pytest.raises(UserError, match=f"partition.*{said}"):
+            check(compose(["partition=mine", f"partition.{word}"], tmp_path))
+
+
 def test_an_option_may_be_edited_while_a_notebook_is_open(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     file = tmp_path / "model" / "mine.yaml"
