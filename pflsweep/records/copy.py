@@ -55,8 +55,11 @@ def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str)
         folder.mkdir(parents=True, exist_ok=True)
         # A sweep that runs there writes the same file
         with util_files.locked(folder):
-            own = file_of(folder, ledger.id, ledger.reading, ledger.sweep, ledger.scale)
+            own = folder / ledger.path.name
             known = read_ledger(own) if own.exists() else None
+            if known is not None and _is_of_another_sweep(known, ledger):
+                own = file_of(folder, ledger.id, ledger.reading, ledger.sweep, ledger.scale)
+                known = read_ledger(own) if own.exists() else None
             old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
             groups = {key: _merge_groups(old.groups.get(key, group), group) for key, group in new.groups.items()}
             if known is not None and groups == known.groups:
@@ -64,6 +67,15 @@ def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str)
             content = content if new is ledger else util_files.read_json(new.path)
             util_files.write_json(own, {**content, "groups": list(groups.values())})
     return True
+
+
+def _is_of_another_sweep(one: Ledger, other: Ledger) -> bool:
+    """Return whether two ledgers of the same trials are of sweeps of other names or scales.
+
+    A command without a sweep file is called by its words, of which some may be of the machine, such as paths.runs.
+    """
+    are_commands = "=" in one.sweep and "=" in other.sweep
+    return one.scale != other.scale or (one.sweep != other.sweep and not are_commands)
 
 
 def _merge_groups(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -401,7 +401,7 @@ def origin(of: Comparison, links: Links) -> list[str]:
     for trial in trials:
         if (versions := code_versions(trial.record)) > 1:
             lines.append(f"{trial.name}: its rounds were trained by {versions} versions of the code")
-    own = {each.path.name: f"{each.sweep} {each.id}" for each in of.store.of(of.layout.sweeps)}
+    own = {each.path.name: each.sweep for each in of.store.of(of.layout.sweeps)}
     tracked = [f"[{inline(own[name])}]({address})" for name, address in links.sweeps.items() if name in own]
     if tracked:
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {', '.join(tracked)}")
