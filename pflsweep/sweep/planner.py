@@ -6,6 +6,7 @@ since composing takes a tenth of a second.
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -35,6 +36,8 @@ from pflsweep.util.errors import UserError, nearest
 
 # Of the keys that are no part of a trial's identity, those that choose data, which are
 OF_DATA = ("data.root", "dataset.path")
+# A line of progress for so many cells of a table, which are composed in some ten seconds
+REPORTED = 100
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 
 
@@ -159,7 +162,9 @@ def _groups_of_table(
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
 
-    for setting, method in table.cells:
+    for number, (setting, method) in enumerate(table.cells):
+        if number and number % REPORTED == 0:
+            print(f"{table.name}: composed the configs of {number} of {len(table.cells)} cells", file=sys.stderr)
         where = f"{table.file}: {method} in {setting}"
         row = table.words(setting, method)
         search_row = search_table.words(setting, method) if method in search_table.methods else row

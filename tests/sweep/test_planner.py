@@ -237,6 +237,15 @@ def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
     assert plan.seeds == [0, 1, 2]
 
 
+def test_composing_many_cells_reports_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planner, "REPORTED", 2)
+    planned("sweep=benchmark", "only=[digits/pat2,fedavg,ditto,local,fedper,fedrep]")
+    lines = [f"benchmark: composed the configs of {number} of 5 cells" for number in (2, 4)]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
 def test_what_refers_to_another_key_follows_it() -> None:
     """A key that refers to a swept number, a searched one or the seed has the value that composing each trial would
     give.
