@@ -1,7 +1,8 @@
 """Methods with one defect each, which the conformance suite has to find."""
 
+import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Setup, Turn, Vector, hyper
 from pflsweep.methods.task import Batch
+from pflsweep.ops import random as keyed
 from pflsweep.ops.vmap import per_client
 
 
@@ -126,10 +128,10 @@ class DrawsOnTheServer(FedAvg):
 
 
 class DrawsLate(FedAvg):
-    """Method that draws after the first round, in which training itself does not look."""
+    """Method that draws from Python's generator, at which training itself looks in the first round alone."""
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
-        return stock.Server(turn.share @ up.w + (0.01 * torch.randn_like(server.w) if turn.round > 1 else 0))
+        return stock.Server(turn.share @ up.w + (0.01 * random.random() if turn.round > 1 else 0))
 
 
 class KnowsClientZero(FedAvg):
@@ -147,6 +149,37 @@ class KeepsAMemoryOfItsOwn(FedAvg):
         move = turn.share @ up.w - server.w + 0.5 * self.__dict__.get("move", 0)
         self.__dict__["move"] = move
         return stock.Server(server.w + move)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepsAMemoryInItsClass(FedAvg):
+    """Method that computes its step size once for all trials of a process."""
+
+    derived: ClassVar[dict[str, float]] = {}
+    size: float = hyper("a step size", above=0, high=1)
+
+    def init(self, w: Tensor, setup: Setup) -> stock.Server:
+        self.derived["size"] = self.size / 2
+        return stock.Server(w)
+
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+        return stock.Server(server.w + self.derived["size"] * (turn.share @ up.w - server.w))
+
+
+class TurnsDouble(FedAvg):
+    """Method whose noise is float64, and so is the model after it."""
+
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+        return stock.Server(turn.share @ up.w + keyed.normal(keyed.own(turn.key[0]), server.w.shape))
+
+
+class TakesOneRateForAll(FedAvg):
+    """Method that has the learning rate of a client, [C], multiply models [C, P]."""
+
+    own_lr = True
+
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Any]:
+        return stock.Up(work.w * (1 - given.turn.lr)), given.client
 
 
 class Counting(NamedTuple):
@@ -177,12 +210,38 @@ class OverwritesTheServer(FedAvg):
         return server
 
 
+class High(NamedTuple):
+    w: Tensor  # [P]
+    high: Tensor  # [] whether client 2 was in the last cohort
+
+
+class TwoDown(NamedTuple):
+    w: Vector  # [C, P]
+    more: Vector  # [C, P] after an odd cohort
+
+
+class SendsByChance(FedAvg):
+    """Method that sends the model twice if client 2 was in the last cohort."""
+
+    def init(self, w: Tensor, setup: Setup) -> High:
+        return High(w, w.new_zeros(()))
+
+    def send(self, server: Any, turn: Turn) -> TwoDown:
+        w = stock.to_all(server.w, turn)
+        return TwoDown(w, w if server.high > 0 else w[:, :0])
+
+    def aggregate(self, server: Any, up: stock.Up, turn: Turn) -> High:
+        return High(turn.share @ up.w, (turn.ids == 2).any().to(server.w))
+
+
 class TwoUp(NamedTuple):
     w: Vector  # [C, P]
     more: Vector  # [C, P] in every second round
 
 
-class SendsMoreThanItSays(FedAvg):
+class SendsInTurns(FedAvg):
+    """Method that sends the model twice in every second round, which is allowed."""
+
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[TwoUp, Any]:
         return TwoUp(work.w, work.w if given.turn.round % 2 else work.w[:, :0]), given.client
 

@@ -1,12 +1,17 @@
 """Test instruments: detect in-place writes to arguments, and overwrite consumed state with NaN."""
 
 import inspect
+import pickle
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from torch import Tensor
 
 from pflsweep.conformance.case import difference
@@ -17,6 +22,7 @@ from pflsweep.methods.task import Batch, Task
 from pflsweep.ops import graph
 from pflsweep.ops.vmap import leaves, vmapped
 
+DATA = (bool, int, float, str, list, dict, set, bytearray, deque, np.ndarray, Tensor)
 _WORK = {"fit": 2, "step": 1}  # verb -> position of the work, which the optimiser may write into
 
 
@@ -120,6 +126,30 @@ def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
     original = stock.run
     with patch.object(stock, "run", run), patch.dict(graph.recorders, clear=True):
         yield
+
+
+def memory_of(method: Any) -> dict[str, bytes]:
+    """Return the data that a method, its classes and their modules hold, by name, serialised to be compared.
+
+    Hyperparameters are left out, since they cannot change, and so is what the method derives in a cached_property.
+    """
+    declared = {each.name for each in fields(method)}
+    held = {
+        f"self.{name}": value
+        for name, value in vars(method).items()
+        if name not in declared and not isinstance(getattr(type(method), name, None), cached_property)
+    }
+    for owner in type(method).__mro__[:-1]:
+        module = sys.modules[owner.__module__]
+        for place, values in ((owner.__name__, vars(owner)), (module.__name__, vars(module))):
+            data = {name: value for name, value in values.items() if isinstance(value, DATA) and "__" not in name}
+            held |= {f"{place}.{name}": value for name, value in data.items()}
+    found = {}
+    for name, value in held.items():
+        # Some values cannot be serialised, such as a dictionary of functions that are local to another
+        with suppress(Exception):
+            found[name] = pickle.dumps(value)
+    return found
 
 
 def poisoned(step: Callable) -> Callable:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflsweep.config.fields import rules_of
 from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
 from pflsweep.conformance.fake_device import another_device
 from pflsweep.conformance.fixtures import CLIENTS
-from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, poisoned, steps_through
+from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, memory_of, poisoned, steps_through
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.methods.optimizer import Sgd
@@ -31,6 +32,8 @@ MOST = 5 / CLIENTS  # a participation that leaves one client out and makes chunk
 LONG = 30  # rounds of `hard_clients_are_survived`
 ROUNDING = 1e-8  # relative difference between two devices after BEFORE rounds in double precision
 WARM_UP = 8  # rounds after which every client has been sampled
+DOUBLE = " (random.normal returns float64: convert it with .to(w.dtype))"
+OVERWRITTEN = " (self.opt.update writes into work.w: is the old model read after it? Then clone it first)"
 
 
 def any_chunking(case: Case) -> None:
@@ -53,6 +56,19 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
     for chunk in (2, CLIENTS):
         when = f"a round in chunks of {chunk} beside the same round client by client"
         assert_same(rounds[chunk], rounds[1], when, case.tolerance)
+
+
+def own_rates_in_any_chunking(case: Case) -> None:
+    """where own_lr is set, any chunking gives the same rounds when clients have learning rates of their own"""
+    method = case.simulation().verbs.method
+    if method is None or not method.own_lr:
+        return
+    runs = []
+    for chunk in (1, 4):
+        # Four rounds, after which the last turns of the clients differ
+        sim = advance(case.simulation(lr_of="last_turn", lr_decay=0.5, chunk=chunk), 4)
+        runs.append({**models(sim), **known(sim)})
+    assert_same(runs[1], runs[0], "chunks of 4 beside client by client, with train.lr_of=last_turn", case.tolerance)
 
 
 def stacking_changes_nothing(case: Case) -> None:
@@ -78,6 +94,51 @@ def _after_a_round(sim: Simulation, member: StackMember | None = None) -> dict[s
         member.join(sim)
     advance(sim, 1)
     return {**models(sim), **known(sim)}
+
+
+def single_precision_is_kept(case: Case) -> None:
+    """in float32, in which trials are trained, states and models keep their type"""
+    for chunk in (1, 2):
+        sim = case.simulation(where={"dtype": torch.float32}, participation=MOST, chunk=chunk)
+        shape = _structure(sim.server)
+        try:
+            advance(sim, BEFORE)
+            found = models(sim)
+        except (RuntimeError, TypeError) as error:
+            raise AssertionError(f"chunks of {chunk}: {type(error).__name__}: {error}{DOUBLE}") from error
+        assert _structure(sim.server) == shape, (
+            f"the server's state was {shape} and is {_structure(sim.server)}{DOUBLE}"
+        )
+        for name, value in found.items():
+            assert value.dtype == torch.float32, f"{name}: {value.dtype}{DOUBLE}"
+
+
+def nothing_is_kept_elsewhere(case: Case) -> None:
+    """the states of server and clients hold all that changes: neither the method, its class nor its module does"""
+    alone = advance(case.simulation(), BEFORE)
+    sim = case.simulation()
+    method = sim.verbs.method
+    before = memory_of(method)
+    other = replace(case, make=partial(_with_another_value, case.make)).simulation()
+    for _ in range(BEFORE):
+        advance(other, 1)
+        advance(sim, 1)
+    after = memory_of(method)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    where = f"{', '.join(changed)} changed in training: a resumed, stacked or parallel trial would lose or mix it up"
+    assert not changed, f"{where}. Keep it in the server's or a client's state, and what is derived in cached_property"
+    got, wanted = ({**known(s), **models(s)} for s in (sim, alone))
+    assert_same(got, wanted, "beside another trial of the method in the same process")
+
+
+def _with_another_value(make: Callable[..., Any], *args: Any) -> Any:
+    """Return the method of a case with another value of its first hyperparameter that may have one."""
+    method = make(*args)
+    for name, rule in rules_of(type(method)).items():
+        value = getattr(method, name)
+        if type(value) is float and rule.allows(0.9 * value + 0.01):
+            return replace(method, **{name: 0.9 * value + 0.01})
+    return method
 
 
 def padding_is_ignored(case: Case) -> None:
@@ -111,7 +172,7 @@ def verbs_are_pure(case: Case) -> None:
         with steps_through(partial(guard, "step", donated)):
             sim = advance(case.simulation(watch=watch, optimiser=optimiser, participation=MOST), BEFORE)
             got = {**models(sim), **known(sim)}
-        assert_same(got, wanted, f"under the optimiser {optimiser.__name__}")
+        assert_same(got, wanted, f"under the optimiser {optimiser.__name__}{OVERWRITTEN}")
 
 
 def old_work_is_dead(case: Case) -> None:
@@ -120,7 +181,7 @@ def old_work_is_dead(case: Case) -> None:
     with steps_through(poisoned):
         sim = advance(case.simulation(optimiser=Poisoning, participation=MOST), BEFORE)
         got = {**models(sim), **known(sim)}
-    assert_same(got, {**models(plain), **known(plain)}, "with NaN left where the old work stood")
+    assert_same(got, {**models(plain), **known(plain)}, f"with NaN left where the old work stood{OVERWRITTEN}")
 
 
 def absent_clients_stay(case: Case) -> None:
@@ -187,15 +248,20 @@ def _trained_on(case: Case, device: str) -> dict[str, Tensor]:
 
 
 def traffic_is_exact(case: Case) -> None:
-    """a round communicates as many floats as are declared, or where none are, as many as any other round"""
-    sim = case.simulation()
+    """a round communicates as many floats as are declared, or where none are, as many as with other cohorts"""
+    sim, other = (case.simulation(where={"seed": seed}) for seed in (0, 1))
     # A method may ask back as often as the answers require, so that rounds differ.
     if case.traffic is None and inspect.isgeneratorfunction(sim.verbs.aggregate):
         return
+    sent = _floats_of_rounds(sim)
+    wanted = [case.traffic(sizes(sim))] * len(sent) if case.traffic else _floats_of_rounds(other)
+    assert sent == wanted, f"{sent} floats for each client in each round instead of {wanted}"
+
+
+def _floats_of_rounds(sim: Simulation) -> list[float]:
+    """Return the floats that are sent up and down for a client in each of three rounds after the warm-up."""
     advance(sim, WARM_UP)
-    sent = [r.traffic.floats_down + r.traffic.floats_up for r in islice(sim.run(), 2)]
-    wanted = sent[0] if case.traffic is None else case.traffic(sizes(sim))
-    assert sent == [wanted] * 2, f"{sent} floats a round for each client instead of {wanted:g}"
+    return [r.traffic.floats_down + r.traffic.floats_up for r in islice(sim.run(), 3)]
 
 
 def state_is_complete(case: Case) -> None:
@@ -285,7 +351,10 @@ PROPERTIES: tuple[Property, ...] = (
     numbers_follow_the_seed,
     any_chunking,
     any_chunking_with_noise,
+    own_rates_in_any_chunking,
     stacking_changes_nothing,
+    single_precision_is_kept,
+    nothing_is_kept_elsewhere,
     padding_is_ignored,
     nothing_is_learnt_from_test_rows,
     verbs_are_pure,

@@ -1,7 +1,7 @@
 """One round of a cohort. Clients run in chunks, each from `send` to `finish`; `aggregate` then sees all of them."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from pflsweep.engine.communication import Traffic, message_size
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
-from pflsweep.ops.random import without_global_draws
+from pflsweep.ops.random import GENERATORS, without_global_draws
 from pflsweep.ops.vmap import leaves, own, select, tree_map
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Cohort:
             self.images, self._traffic = counted  # it may be called twice
             return _converse(self.verbs.aggregate(self.server, up, self.turn), self.ask)
 
-        return self._watched(new, "in `aggregate`")
+        return self._watched(new, "in `aggregate`", ("PyTorch", "NumPy"))
 
     def ask(self, question: Any) -> Any:
         """Return every client's reply to a question, as one tree."""
@@ -207,11 +207,13 @@ class Cohort:
         reply = rows_of("`answer` returned", self.verbs.answer(self._given(cut), data, asked), len(self.ids[cut]))
         return ChunkResult(_traffic(asked, reply), reply, data.trained)
 
-    def _watched(self, do: Callable[[], T], when: str) -> T:
-        """Return do(). Raises UserError if it draws from a global generator, which is looked at in the first round
-        alone: a method that draws does so in every round.
+    def _watched(self, do: Callable[[], T], when: str, later: Sequence[str] = ("PyTorch",)) -> T:
+        """Return do(). Raises UserError if it draws from a global generator.
+
+        later: those that are looked at after the first round. NumPy's takes too long to look at for each chunk, and
+        Python's is also used by threads of libraries.
         """
-        return without_global_draws(do, self.verbs.who, when) if self.turn.round == 1 else do()
+        return without_global_draws(do, self.verbs.who, when, GENERATORS if self.turn.round == 1 else later)
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)

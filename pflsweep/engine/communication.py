@@ -16,12 +16,14 @@ class Traffic(NamedTuple):
 def message_size(message: Any) -> tuple[int, int]:
     """Return the numbers in a message, summed over its clients: (in vectors, in scalars and ids).
 
-    Raises TypeError if a field is none of Vector, Scalars, Ids and Kept.
+    Raises TypeError if a field is none of Vector, Scalars, Ids and Kept, or if Ids are no whole numbers.
     """
     floats = others = 0
     for value, kind in zip(message, _kinds(message.__class__), strict=True):
         if value is None or kind == "kept":
             continue
+        if kind == "ids" and value.is_floating_point():
+            raise TypeError(f"{type(message).__name__} sends floats as Ids: declare them as Vector or Scalars")
         if kind == "vector":
             floats += value.numel()
         else:

@@ -116,7 +116,8 @@ class Simulation:
         w0 = w0.to(federation.device, federation.dtype)
         key = random.tensor_key(federation.seed, "method").to(federation.device)
         facts = federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
-        setup = Setup(*facts, key, first=federation.clients if schedule.first_round == "all" else 0)
+        keys = federation.draw_keys.to(federation.device)
+        setup = Setup(*facts, key, keys, first=federation.clients if schedule.first_round == "all" else 0)
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
         keeps = schedule.optimiser_state == "kept"
@@ -184,9 +185,9 @@ class Simulation:
             some = ids[cut]
             data = self._data(some, self.round, "evaluate")
             made = partial(self.verbs.personal, server, self.clients.get(some), data, self._turn(some))
-            # As in training, the first time is looked at
-            first = self.round <= self.schedule.eval_every
-            models = random.without_global_draws(made, self.verbs.who, "in `personal`") if first else made()
+            # As in training, the first time is looked at more closely
+            looked_at = random.GENERATORS if self.round <= self.schedule.eval_every else ("PyTorch",)
+            models = random.without_global_draws(made, self.verbs.who, "in `personal`", looked_at)
             return rows_of("`personal` returned", models, len(some), models=True)
 
         return self.chunks.over(len(ids), one)
@@ -272,12 +273,15 @@ class Simulation:
             self.workers,
         )  # fmt: skip
         new, old = (getattr(server, "w", None) for server in (done.server, received))
-        if isinstance(new, Tensor) and isinstance(old, Tensor) and new.shape != old.shape:
-            raise TypeError(f"`aggregate` returned w of {list(new.shape)}: it must be {list(old.shape)}, as it was")
+        if isinstance(new, Tensor) and isinstance(old, Tensor) and (new.shape, new.dtype) != (old.shape, old.dtype):
+            got, was = (f"{list(w.shape)} {w.dtype}".replace("torch.", "") for w in (new, old))
+            raise TypeError(f"`aggregate` returned w of {got}: it must be {was}, as it was")
         if (now := constants(done.server)) != (before := constants(received)):
+            parts = zip(getattr(received, "_fields", ()), received, done.server, strict=False)
+            fields = [name for name, old_part, new_part in parts if constants(old_part) != constants(new_part)]
             raise TypeError(
-                f"`aggregate` returned a server state with {now} where it had {before}: what changes in it has to be a "
-                "tensor, since a checkpoint keeps tensors alone"
+                f"`aggregate` returned a server state with {now} where it had {before}, in {', '.join(fields)}: what "
+                "changes in it has to be a tensor, since a checkpoint keeps tensors alone"
             )
         self.server = done.server
         self.last[ids] = self.round

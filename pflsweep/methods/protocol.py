@@ -108,6 +108,7 @@ class Setup(NamedTuple):
     classes: int  # K
     sizes: Tensor  # [N] training samples of each client
     key: Tensor  # [] int64 made from the seed, for ops.random: for a method's own draws, such as initial layers
+    keys: Tensor  # [N] int64 made from seed and client: for draws for each client, which do not depend on their order
     first: int = 0  # clients in the first round, where it trains more than the others; 0: as many
 
 

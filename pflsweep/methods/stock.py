@@ -270,10 +270,12 @@ def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]
     """Return the work after work <- step(work, batch) over all batches, for a chunk or for one client."""
 
     def advanced(work: Any, batch: Any) -> Any:
-        new = step(work, batch)
         # The batches of a tuple belong to the same clients, so that one says for all of them who has a batch.
         live = (batch if isinstance(batch, Batch) else batch[0]).live
-        return new if live is None else tree_map(_where(live), new, work)
+        # The step of one client writes into the old work. For a single client only a method sets `live`.
+        old = tree_map(torch.clone, work) if live is not None and live.numel() == 1 else work
+        new = step(work, batch)
+        return new if live is None else tree_map(_where(live), new, old)
 
     repeated = Repeated(advanced, leaves(work)[0].device)
     for batch in batches:

@@ -64,7 +64,10 @@ class Repeated:
         """Compute the new state, and write it where the old one is. Raises RuntimeError if that cannot be."""
         state = self._fn(self._state, self._value)
         if _shapes(state) != _shapes(self._state):
-            raise RuntimeError("it changes the shape of the state, or something in it that is not a tensor")
+            raise RuntimeError(
+                "it changes the shape of the state, or something in it that is not a tensor: what a step counts or "
+                "keeps has to be a tensor of a fixed shape"
+            )
         old, new = leaves(self._state), leaves(state)
         held = {leaf.untyped_storage().data_ptr() for leaf in old}
         # A new leaf may be a view of an old one, which is overwritten before its turn comes

@@ -34,12 +34,15 @@ _FOLD = _signed(0xD1B54A32D192ED03)
 # The multipliers of SplitMix64's finaliser.
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
+# Apart from the numbers that dropout, augmentation, DP noise and `normal` fold into a key.
+_OWN = 1 << 42
 # For messages about a method that draws in a verb of the client.
 REMEDY = (
-    "draw by a key, with `from pflsweep.ops import random`: `random.uniform(batch.key, shape)` or `random.normal` in a "
-    "step, and another key for each further draw, `random.fold(batch.key, 1)`; elsewhere "
-    "`random.fold(given.turn.key, given.turn.round)` is a key"
+    "draw by a key, with `from pflsweep.ops import random`: `random.uniform(random.own(batch.key), shape)` in a step, "
+    "and `random.own(batch.key, 1)` for a second draw; in other verbs `random.own(given.turn.key, given.turn.round)` "
+    "has a key for each client, so draw in a function that is marked @per_client"
 )
+GENERATORS = ("PyTorch", "NumPy", "Python")
 
 T = TypeVar("T")
 
@@ -84,30 +87,45 @@ def no_unseeded_draws(message: str) -> Iterator[None]:
             raise UserError(message)
 
 
-def global_states() -> dict[str, Any]:
-    """Return the states of the global generators of PyTorch (on the CPU), NumPy and Python, to be compared.
+def global_states(names: Sequence[str] = GENERATORS) -> dict[str, Any]:
+    """Return the states of some global generators, PyTorch's on the CPU, to be compared.
 
     PyTorch's is None while another thread initialises a model with it.
     """
-    torchs = None
-    if _TORCHS_OWN.acquire(blocking=False):
-        torchs = torch.get_rng_state().numpy().tobytes()
-        _TORCHS_OWN.release()
-    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (a method may use it)
-    return {"PyTorch": torchs, "NumPy": numpys, "Python": random.getstate()}
+    return {name: _STATES[name]() for name in names}
 
 
-def without_global_draws(do: Callable[[], T], who: str, when: str) -> T:
+def _state_of_torch() -> bytes | None:
+    if not _TORCHS_OWN.acquire(blocking=False):
+        return None
+    state = torch.get_rng_state().numpy().tobytes()
+    _TORCHS_OWN.release()
+    return state
+
+
+def _state_of_numpy() -> bytes:
+    return pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (a method may use it)
+
+
+# In microseconds about 4, 70 and 8
+_STATES: dict[str, Callable[[], Any]] = {
+    "PyTorch": _state_of_torch,
+    "NumPy": _state_of_numpy,
+    "Python": random.getstate,
+}
+
+
+def without_global_draws(do: Callable[[], T], who: str, when: str, names: Sequence[str] = GENERATORS) -> T:
     """Return do(). Raise UserError if it draws from a global generator or seeds one: numbers would not follow from the
     seed.
 
-    do: may be called twice. who, when: what is at fault, and in which verb, for the message. A GPU's generator is not
-    looked at: there steps run under torch.func.vmap, which refuses such draws itself.
+    do: may be called twice. who, when: what is at fault, and in which verb, for the message. names: the generators to
+    look at. A GPU's is not among them: there steps run under torch.func.vmap, which refuses such draws itself.
     """
-    result, drawn = _watched(do)
+    result, drawn = _watched(do, names)
     # Threads of libraries draw from Python's generator, too, such as MLflow's client. What draws again is at fault.
     if drawn == ["Python"]:
-        result, drawn = _watched(do)
+        result, drawn = _watched(do, names)
     if drawn:
         raise UserError(
             f"{who} draws from the global generator of {' and of '.join(drawn)} (or seeds it) {when}, "
@@ -116,11 +134,11 @@ def without_global_draws(do: Callable[[], T], who: str, when: str) -> T:
     return result
 
 
-def _watched(do: Callable[[], T]) -> tuple[T, list[str]]:
+def _watched(do: Callable[[], T], names: Sequence[str]) -> tuple[T, list[str]]:
     """Return do() and the names of the global generators whose state has changed meanwhile."""
-    before = global_states()
+    before = global_states(names)
     result = do()
-    after = global_states()
+    after = global_states(names)
     # A lock would not do: the trials of a stack wait inside `do` for one whose model is still to be initialised
     return result, [name for name in after if None not in (before[name], after[name]) and after[name] != before[name]]
 
@@ -136,11 +154,22 @@ def fold(key: Tensor, number: int | Tensor) -> Tensor:
     return _mix(_mix(key ^ _FOLD) + step)
 
 
+def own(key: Tensor, number: int | Tensor = 0) -> Tensor:
+    """Return a key for a method's own draws, another one for each number. Shapes broadcast as in `fold`.
+
+    Its draws are independent of those that the trainer makes with the same key, such as dropout's.
+    """
+    return fold(fold(key, _OWN), number)
+
+
 def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
     """Return uniform numbers in [0, 1), multiples of 2^-24. key [] int64 -> `shape` float32, on the key's device.
 
-    The i-th number (in row-major order) depends on the key and i alone, so padding a batch changes no other row.
+    The i-th number (in row-major order) depends on the key and i alone, so padding a batch changes no other row. Raises
+    ValueError if there is a key for each client: then draw for one client, in a function marked @per_client.
     """
+    if key.dim():
+        raise ValueError(f"a draw takes one key, not keys {list(key.shape)}: draw in a function marked @per_client")
     count = torch.arange(1, math.prod(shape) + 1, dtype=torch.int64, device=key.device)
     bits = _mix(_mix(key) + count * _STEP)
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(tuple(shape))
@@ -148,6 +177,7 @@ def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
 
 def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
     """Return standard normal numbers by the Box-Muller transform. key [] int64 -> `shape` float64, on the key's device.
+    Convert them to the model's type: random.normal(key, w.shape).to(w.dtype).
 
     The i-th number depends on the key and i alone. None is larger than 5.77, since `uniform` has steps of 2^-24.
     """

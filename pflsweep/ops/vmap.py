@@ -141,6 +141,10 @@ def of_some(step: Callable, where: Tensor) -> Callable:
     return MethodType(step.__func__, fewer)  # type: ignore[attr-defined]
 
 
+# Parts of PyTorch's messages where a function reads a tensor's values under torch.func.vmap
+BRANCHES = ("data-dependent control flow", "dynamic shape", ".item()")
+
+
 class ClientNumber:
     """Placeholder for a hyperparameter that differs among the clients of a chunk, since they belong to stacked trials.
 
@@ -201,7 +205,10 @@ def _unsqueeze(leaf: Tensor) -> Tensor:
 
 
 def _vmap(fn: Callable, args: tuple, name: str) -> Any:
-    """Return `fn` of each client, under torch.func.vmap. Raises UserError, with its name, if it draws without a key."""
+    """Return `fn` of each client, under torch.func.vmap.
+
+    Raises UserError, with its name, if it draws without a key, or branches on a tensor, which differs among clients.
+    """
     # vmap sees flat lists of tensors, so that trees may hold None and numbers as well
     shape: list[Any] = []
 
@@ -213,6 +220,11 @@ def _vmap(fn: Callable, args: tuple, name: str) -> Any:
     try:
         out = torch.func.vmap(flat)(*leaves(args))
     except RuntimeError as error:
+        if any(sign in str(error) for sign in BRANCHES):
+            raise UserError(
+                f"{name} reads the value of a tensor, as in `if norm > 1`, .item() or w[mask]. It computes for all "
+                "clients of a chunk at once, and they may differ: use torch.where(condition, a, b)."
+            ) from error
         if "randomness" not in str(error):
             raise
         raise UserError(

@@ -146,7 +146,10 @@ def test_refuses_what_does_not_fit(monkeypatch):
     """
     need = 65 * TASK.size * W0.element_size()
     monkeypatch.setattr(memory, "total", lambda device: need)
-    three, all_ = (Setup(EVERYBODY, m, 100, 3, torch.tensor(SIZES), torch.tensor(0)) for m in (3, EVERYBODY))
+    three, all_ = (
+        Setup(EVERYBODY, m, 100, 3, torch.tensor(SIZES), torch.tensor(0), torch.arange(EVERYBODY))
+        for m in (3, EVERYBODY)
+    )
     make(Apple, HYPER).init(W0, three)
     monkeypatch.setattr(memory, "total", lambda device: need - 1)
     with pytest.raises(UserError, match=r"26 versions of 5 clients' .* GB, but cpu has .* GB.*algorithm\.models=4,"):

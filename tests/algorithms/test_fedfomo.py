@@ -151,6 +151,8 @@ def test_a_diverged_model_stays_at_home():
     after = method.aggregate(before, Up(broken, gains, turn.ids.new_zeros(EVERYBODY, 0)), turn)
     assert torch.equal(after.models[2], before.models[2])
     assert torch.equal(after.p, before.p)
-    first = make(FedFomo, HYPER).init(W0, Setup(EVERYBODY, EVERYBODY, 2, 3, FEDERATION.sizes, torch.tensor(0)))
+    first = make(FedFomo, HYPER).init(
+        W0, Setup(EVERYBODY, EVERYBODY, 2, 3, FEDERATION.sizes, torch.tensor(0), torch.arange(EVERYBODY))
+    )
     assert after.known[2]
     assert not method.aggregate(first, Up(broken, gains, turn.ids.new_zeros(EVERYBODY, 0)), turn).known[2]

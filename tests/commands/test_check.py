@@ -34,7 +34,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.LooksAtItsNeighbours, p.any_chunking, "in chunks of 2"),
     (broken.LooksAtItsNeighbours, p.stacking_changes_nothing, "trial 0 of three: personal models differs"),
     (broken.ReadsTheRateForAll, p.stacking_changes_nothing, "cannot be trained at once: RuntimeError"),
-    (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "random.uniform(batch.key, shape)"),
+    (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "random.uniform(random.own(batch.key), shape)"),
     (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "of PyTorch (or seeds it) while a client trains"),
     (broken.DrawsOnTheServer, p.numbers_follow_the_seed, "of PyTorch (or seeds it) in `aggregate`"),
     (broken.DrawsLate, p.numbers_follow_the_seed, "training has drawn from a global generator"),
@@ -46,9 +46,13 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     ),
     (broken.WaitsForTheDevice, p.another_device_changes_nothing, "a CUDA graph cannot record it (broken"),
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
+    (broken.KeepsAMemoryOfItsOwn, p.nothing_is_kept_elsewhere, "self.move changed in training"),
+    (broken.KeepsAMemoryInItsClass, p.nothing_is_kept_elsewhere, "KeepsAMemoryInItsClass.derived changed in training"),
+    (broken.TurnsDouble, p.single_precision_is_kept, "`aggregate` returned w of [89] float64: it must be [89] float32"),
+    (broken.TakesOneRateForAll, p.own_rates_in_any_chunking, "RuntimeError"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
-    (broken.SendsMoreThanItSays, p.traffic_is_exact, "floats a round"),
+    (broken.SendsByChance, p.traffic_is_exact, "floats for each client in each round instead of ["),
     (broken.SendsWhatCannotBeCounted, p.traffic_is_exact, "SaysNothing.w has to be a Vector"),
     (broken.Ascends, p.hard_clients_are_survived, "training loss went from"),
     (broken.DividesByZero, p.hard_clients_are_survived, "NaN"),
@@ -58,7 +62,8 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("cls", "property_", "words"), CAUGHT, ids=lambda v: getattr(v, "__name__", None))
 def test_a_broken_method_is_caught(cls: type[Method], property_: p.Property, words: str) -> None:
-    assert words in verdict(property_, case_of(cls, {}))
+    hyper = {"size": 0.5} if cls is broken.KeepsAMemoryInItsClass else {}
+    assert words in verdict(property_, case_of(cls, hyper))
 
 
 def test_every_property_catches_something() -> None:
@@ -66,7 +71,8 @@ def test_every_property_catches_something() -> None:
 
 
 def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
-    assert "instead of 89" in verdict(p.traffic_is_exact, case_of(FedAvg, {}, traffic=lambda sizes: sizes.P))
+    assert "instead of [89, 89, 89]" in verdict(p.traffic_is_exact, case_of(FedAvg, {}, traffic=lambda sizes: sizes.P))
+    assert verdict(p.traffic_is_exact, case_of(broken.SendsInTurns, {})) == ""
 
 
 def test_a_method_may_read_test_rows_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -749,18 +749,6 @@ def test_property_with_kept_optimiser_states(name: str, property_: Property) -> 
     property_(replace(case(name), optimiser_state="kept"))
 
 
-@pytest.mark.parametrize("name", [name for name in TRIED if case(name).simulation().verbs.method.own_lr])
-def test_any_chunking_with_a_rate_of_each_clients_own(name: str) -> None:
-    """A chunk of clients with different learning rates trains each as if by itself."""
-    runs = []
-    for chunk in (1, 4):
-        sim = case(name).simulation(lr_of="last_turn", lr_decay=0.5, chunk=chunk)
-        advance(sim, 4)
-        assert len(sim.last.unique()) > 1, "clients' last turns differ"
-        runs.append({**models(sim), **known(sim)})
-    assert_same(runs[1], runs[0], "in chunks of 4", 1e-10)
-
-
 # A number that no optimiser state has otherwise
 MARK = -7.25
 

@@ -112,9 +112,67 @@ def drawing(draw: Callable[[], Any]) -> type[FedAvg]:
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_step_that_draws_without_a_key_is_refused_with_the_remedy(name: str, workers: int, chunk: int) -> None:
     sim = replace(case_of(drawing(DRAWS[name]), {}), workers=workers).simulation(chunk=chunk)
-    said = rf"Drawing.* draws from the global generator of {name}.*random\.uniform\(batch\.key, shape\)"
+    said = rf"Drawing.* draws from the global generator of {name}.*random\.uniform\(random\.own\(batch\.key\), shape\)"
     with pytest.raises(UserError, match=said):
         advance(sim, 1)
+
+
+@pytest.mark.parametrize("name", ["PyTorch", "NumPy"])
+def test_an_aggregation_that_begins_to_draw_in_a_later_round_is_refused(name: str) -> None:
+    class DrawsInRound3(FedAvg):
+        def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+            return stock.Server(turn.share @ up.w + (1e-3 * float(DRAWS[name]()) if turn.round == 3 else 0))
+
+    sim = advance(case_of(DrawsInRound3, {}).simulation(), 2)
+    with pytest.raises(UserError, match=rf"global generator of {name} \(or seeds it\) in `aggregate`"):
+        advance(sim, 1)
+
+
+def test_a_step_that_begins_to_draw_in_a_later_round_is_refused() -> None:
+    class DrawsInRound3(FedAvg):
+        @per_client
+        def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+            w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
+            return stock.Work(w + (1e-3 * torch.rand(()) if given.turn.round == 3 else 0), opt)
+
+    sim = advance(case_of(DrawsInRound3, {}).simulation(), 2)
+    with pytest.raises(UserError, match="global generator of PyTorch"):
+        advance(sim, 1)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda w: w if float(w.norm()) > 1 else 2 * w,
+        lambda w: w if w.norm() > 1 else 2 * w,
+        lambda w: w * w[w > 0].sum(),
+    ],
+)
+def test_a_step_that_reads_a_value_is_refused_with_what_to_write(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class ReadsAValue(FedAvg):
+        @per_client
+        def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+            w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
+            return stock.Work(of(w), opt)
+
+    with pytest.raises(UserError, match=r"ReadsAValue\.step reads the value of a tensor.*use torch\.where"):
+        advance(case_of(ReadsAValue, {}).simulation(chunk=3), 1)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_method_may_say_which_clients_have_a_batch(chunk: int) -> None:
+    """Each client trains as many steps as it has samples, at most 4: the others keep their models."""
+
+    class StepsBySize(FedAvg):
+        def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
+            steps = given.turn.n.clamp(max=4)
+            for k, batch in enumerate(data.train(2)):
+                live = k < steps if batch.live is None else batch.live & (k < steps)
+                work = stock.run(self.step, given, work, [batch._replace(live=live)])
+            return work
+
+    limited = advance(case_of(StepsBySize, {}).simulation(chunk=chunk), 2)
+    assert_same(models(limited), models(advance(case_of(StepsBySize, {}).simulation(chunk=1), 2)), "chunks", 1e-9)
 
 
 def test_a_step_that_seeds_a_generator_is_refused() -> None:

@@ -42,6 +42,11 @@ def test_a_message_with_nothing_in_it_is_free() -> None:
     assert message_size(message()._replace(w=nothing, many=nothing)) == (0, 3 * 10)
 
 
+def test_floats_are_not_counted_as_ids() -> None:
+    with pytest.raises(TypeError, match="Message sends floats as Ids"):
+        message_size(message()._replace(ids=torch.zeros(3, 4)))
+
+
 class Untyped(NamedTuple):
     w: Tensor
 

@@ -151,7 +151,9 @@ class CountsRounds(FedAvg):
 
 
 def test_what_changes_in_the_servers_state_has_to_be_a_tensor() -> None:
-    with pytest.raises(TypeError, match=r"`aggregate` returned a server state with \[1\] where it had \[0\]"):
+    with pytest.raises(
+        TypeError, match=r"`aggregate` returned a server state with \[1\] where it had \[0\], in rounds: "
+    ):
         advance(case(CountsRounds).simulation(), 1)
 
 

@@ -43,7 +43,7 @@ from pflsweep.records.record import Record
 from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
-from tests.broken import SendsMoreThanItSays
+from tests.broken import SendsInTurns
 from tests.conformance.test_methods import TABLE, TRIED, case
 from tests.sweep.sweeping import MAIN, require_same
 
@@ -146,7 +146,7 @@ def test_evaluation_on_everybodys_rows(forks: list[int]) -> None:
 
 
 def test_an_upload_may_change_its_shape(forks: list[int]) -> None:
-    of = case_of(SendsMoreThanItSays, {})
+    of = case_of(SendsInTurns, {})
     one, two = (replace(of, workers=workers).simulation(participation=1.0) for workers in (1, 2))
     assert_same(followed(two, 4), followed(one, 4), "every second round sends more")
     assert len(forks) == 4

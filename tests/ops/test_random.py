@@ -103,6 +103,25 @@ def test_fold_gives_distinct_keys():
     assert fold(key, 2**63 + 1).dtype == torch.int64  # any int will do
 
 
+def test_a_methods_own_draws_are_independent_of_the_trainers() -> None:
+    """Dropout folds the number of its layer into the key of a batch, and `normal` folds 0 and 1."""
+    key = tensor_key(0, "test")
+    mine = fold(torch.stack([random.own(key, number) for number in range(4)]), 0)
+    trainers = torch.stack([key, *(fold(key, number) for number in range(4))])
+    keys = torch.cat([mine, *(random.own(key, number)[None] for number in range(4)), trainers])
+    assert keys.unique().numel() == len(keys)
+    streams = torch.stack([uniform(k, (4096,)) for k in keys]).double() - 0.5
+    assert (torch.corrcoef(streams) - torch.eye(len(keys))).abs().max() < 6 / 4096**0.5
+    assert torch.equal(random.own(key), random.own(key, 0))
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_one_draw_with_the_keys_of_several_clients_is_refused(draw) -> None:
+    keys = fold(tensor_key(0, "test"), torch.arange(3))
+    with pytest.raises(ValueError, match=r"takes one key, not keys \[3\]: draw in a function marked @per_client"):
+        draw(keys, (2,))
+
+
 def test_vmap_changes_nothing():
     keys = fold(tensor_key(3, "test"), torch.arange(5))
     lifted = torch.func.vmap(lambda k: uniform(fold(k, 7), (2, 3)))(keys)
