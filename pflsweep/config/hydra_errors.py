@@ -137,8 +137,8 @@ def unknown_key(key: str, known: list[str]) -> str:
         return f"'{key}' is a group of keys, not a value: set one of them, as in {key}.<key>=<value>."
     if key == "setting":
         return "A setting is added to the defaults: +setting=NAME (see `pflsweep list settings`)."
-    if key in known:  # another option of the sweep has the key
-        return f"{key} is not a key of every option in this sweep: sweep those that have it by themselves."
+    if key in known:  # an option has the key that is not chosen, or is one of several of a sweep
+        return f"{key} is not a key of every option that is chosen: set it beside options that have it only."
     if _is_group(key) and any(other.startswith(f"{key}.") or other == key for other in [*known, *GROUPS]):
         return f"'{key}' is a config group: choose an option, {key}=NAME, or set one of its keys."
     head, _, name = key.rpartition(".")

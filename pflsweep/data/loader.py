@@ -393,7 +393,7 @@ class ClientData:
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Return a client's rows as (rest, held), see ClientData.holdout."""
-    take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
+    take = min(max(1, int(np.ceil(fraction * len(own) - 1e-9))), max(1, len(own) - 1))
     if overlap := who.federation.dataset.overlap:
         last = len(own) - take
         return own[: last - overlap if last > overlap else max(last, 1)], own[last:]

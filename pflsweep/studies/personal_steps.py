@@ -54,7 +54,9 @@ class PersonalSteps(Study):
         if getattr(type(self.method), "global_model", None) is stock.no_global_model:
             raise UserError(NO_MODEL)
         if simulation.federation.clients < 2:
-            raise UserError("study=personal_steps needs other clients: partition.clients is 1.")
+            raise UserError(
+                "study=personal_steps needs two clients that train, and here is one (partition.clients, data.new)."
+            )
 
     def table(self, simulation: Simulation) -> pd.DataFrame:
         if simulation.global_model() is None:

@@ -404,8 +404,11 @@ def test_a_folder_in_place_of_a_file_is_named(small_mnist):
 def test_normalisation_must_fit():
     with pytest.raises(UserError, match=r"dataset.mean is \[0.5, 0.5\]: digits needs 1 value"):
         from_yaml("digits", mean=[0.5, 0.5])
-    with pytest.raises(UserError, match=r"dataset.std is \[0.0\]"):
-        from_yaml("digits", std=[0.0])
+    for std in (0.0, 1e-45, float("nan")):
+        with pytest.raises(UserError, match=rf"dataset.std is \[{std}\]: each value must be greater than 0"):
+            from_yaml("digits", std=[std])
+    with pytest.raises(UserError, match=r"dataset.mean is \[1e\+300\] and dataset.std .* single precision"):
+        from_yaml("digits", mean=[1e300])
     with pytest.raises(UserError, match=r"dataset.test_fraction is 1.0"):
         from_yaml("digits", test_fraction=1.0)
     with pytest.raises(UserError, match=r"dataset.alpha is -1"):

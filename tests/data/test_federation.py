@@ -121,7 +121,7 @@ def test_groups_of_batches(i, count, steps):
         assert len(set(rows)) == min(len(rows), len(ROWS[i])), "disjoint where there are enough"
 
 
-@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.99])
+@pytest.mark.parametrize("fraction", [1e-12, 0.2, 0.5, 0.99])
 def test_a_holdout_is_disjoint_and_the_same_in_every_round(fraction):
     for i, own in enumerate(ROWS):
         rest, held = (part._rows["train"][0].tolist() for part in data([i]).holdout(fraction))

@@ -157,6 +157,14 @@ def test_a_tiny_alpha_still_deals_everything():
     check(dirichlet.by_client(DATA, 0, 20, 1e-4), 20)
 
 
+# The mass that is left of a client's classes is a subnormal number here
+@pytest.mark.parametrize(("clients", "alpha", "seed"), [(20, 0.005, 1), (5, 0.002, 43), (3, 0.001, 1)])
+def test_by_client_deals_everything_when_the_mass_of_a_client_underflows(clients, alpha, seed):
+    rows = dirichlet.by_client(DATA, seed, clients, alpha)
+    check(rows, clients)
+    assert set(sizes(rows.train)) == {800 // clients}
+
+
 @fast
 @given(clients=st.integers(1, 100), alpha=st.sampled_from([0.01, 0.3, 10.0]), seed=st.integers(0, 99))
 def test_by_client_deals_equal_sizes(clients, alpha, seed):
@@ -388,6 +396,7 @@ BAD = [
     ("dirichlet_client", {"clients": 201}, r"partition.clients is 201: there are only 200 test samples"),
     ("iid", {"clients": -3}, r"partition.clients is -3"),
     ("iid", {"clients": 1000}, r"client 0 of 1000 is left without training data"),
+    ("iid", {"clients": 1, "test_fraction": 0.9999}, r"client 0 of 1 is left .* partition.test_fraction nearer to 0.5"),
     (
         "pathological",
         {"classes_per_client": 11},

@@ -101,6 +101,7 @@ def test_more_rounds_are_another_trial(words: list[str]) -> None:
         (["algorithm=fedrep", "ala=on", "study=weight_learning", "study.client=2"], "sends whole models"),
         (["algorithm=local", "study=personal_steps"], "this method has none"),
         (["study=personal_steps", "study.steps=0"], "study.steps is 0"),
+        (["study=personal_steps", "data.new=5"], "two clients that train, and here is one"),
         (["study=personal_steps", "++study.step=1"], "Did you mean 'study.steps'"),
         (["study=personal_steps", "study._target_=pflsweep.algorithms.fedavg.FedAvg"], "is not a study"),
     ],

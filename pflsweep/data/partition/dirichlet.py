@@ -97,7 +97,9 @@ def _deal(by_class: list[np.ndarray], q: np.ndarray, rng: np.random.Generator) -
         cumulative = (q[client] * (left > 0)).cumsum()
         if cumulative[-1] <= 0:
             cumulative = (left > 0).cumsum()
-        k = int(cumulative.searchsorted(u * cumulative[-1], side="right"))
+        # The product of a subnormal sum and u < 1 may round up to the sum, where no class is left
+        last = cumulative.searchsorted(cumulative[-1])
+        k = int(min(cumulative.searchsorted(u * cumulative[-1], side="right"), last))
         left[k] -= 1
         parts[client].append(by_class[k][left[k]])
     return [np.array(part) for part in parts]
