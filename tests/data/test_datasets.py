@@ -407,7 +407,9 @@ def test_normalisation_must_fit():
     for std in (0.0, 1e-45, float("nan")):
         with pytest.raises(UserError, match=rf"dataset.std is \[{std}\]: each value must be greater than 0"):
             from_yaml("digits", std=[std])
-    with pytest.raises(UserError, match=r"dataset.mean is \[1e\+300\] and dataset.std .* single precision"):
+    with pytest.raises(
+        UserError, match=r"dataset.mean is \[1e\+300\] and dataset.std .* too large for single precision"
+    ):
         from_yaml("digits", mean=[1e300])
     with pytest.raises(UserError, match=r"dataset.test_fraction is 1.0"):
         from_yaml("digits", test_fraction=1.0)

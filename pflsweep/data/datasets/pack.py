@@ -65,9 +65,7 @@ def pack(
     if not torch.tensor(std).ge(torch.finfo(torch.float32).tiny).all():
         raise UserError(f"dataset.std is {list(std)}: each value must be greater than 0, in single precision too.")
     if not torch.tensor([*mean, *std]).isfinite().all():
-        raise UserError(
-            f"dataset.mean is {list(mean)} and dataset.std {list(std)}: single precision has no such number."
-        )
+        raise UserError(f"dataset.mean is {list(mean)} and dataset.std {list(std)}: too large for single precision.")
     if augment not in KINDS or (augment != "none" and x.dim() != 4):
         allowed = f"one of {', '.join(KINDS)}" if x.dim() == 4 else "none, since the rows are no images"
         raise UserError(f"dataset.augment is '{augment}': it must be {allowed}.")

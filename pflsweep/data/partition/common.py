@@ -132,9 +132,9 @@ def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
         empty = [client for client, own in enumerate(parts) if not len(own)]
         if empty:
             raise UserError(
-                f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in "
-                "all). Use fewer clients (partition.clients), a less uneven partition, a partition.test_fraction nearer "
-                "to 0.5, or for natural clients a larger partition.least."
+                f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in all). Use "
+                "fewer clients (partition.clients), a less uneven partition, a partition.test_fraction nearer to 0.5, "
+                "or for natural clients a larger partition.least."
             )
     return Rows(_in_order(train), _in_order(test))
 
