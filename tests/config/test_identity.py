@@ -193,19 +193,20 @@ class Extended(FedAvg):
     power: float = hyper("a power", neutral=1.0)
 
 
-def extended(shape: Any, classes: int, hidden: Any, slope: float = 0.0) -> Any:
-    """A function with a parameter that is newer than its records."""
+def extended(shape: Any, classes: int, hidden: Any, slope: float = 0.0, sizes: tuple[int, ...] = (3, 5)) -> Any:
+    """A function with parameters that are newer than its records."""
 
 
 def test_methods_and_functions_declare_neutral_values() -> None:
     config = compose([])
     config.values["algorithm"] = {"_target_": f"{__name__}.Extended", "power": 1.0}
-    config.values["model"] |= {"_target_": f"{__name__}.extended", "slope": 0.0}
-    assert {key: neutral_values(config)[key] for key in ("algorithm.power", "model.slope")} == {
+    config.values["model"] |= {"_target_": f"{__name__}.extended", "slope": 0.0, "sizes": [3, 5]}
+    assert {key: neutral_values(config)[key] for key in ("algorithm.power", "model.slope", "model.sizes")} == {
         "algorithm.power": 1.0,
         "model.slope": 0.0,
+        "model.sizes": [3, 5],
     }
-    assert not {"algorithm.power", "model.slope"} & canonical(config).keys()
+    assert not {"algorithm.power", "model.slope", "model.sizes"} & canonical(config).keys()
     config.values["algorithm"]["power"] = 2.0
     assert canonical(config)["algorithm.power"] == 2.0
 

@@ -255,3 +255,53 @@ def test_texts_are_handed_out_as_they_are() -> None:
         batch = next(ClientData.of(federation, ids, 1, batch=2, large=2).train(1))
         assert batch.x.dtype == torch.int32
         assert batch.x[-1, 0].tolist() == [70_000, 0, 0]
+
+
+def split(validation: float, order: list[int] | None = None, **seeds: int) -> Federation:
+    rows = [ROWS[i] for i in order or range(len(ROWS))]
+    return Federation(FEDERATION.dataset, Rows(rows, rows), validation=validation, device="cpu", keys=order, **seeds)
+
+
+@pytest.mark.parametrize(("validation", "counts"), [(0.25, [0, 0, 1, 2]), (0.9, [0, 1, 2, 6])])
+def test_validation_rows_are_a_rounded_share_that_leaves_a_row_for_training(validation, counts):
+    """Of clients of 1, 2, 3 and 7 rows."""
+    federation = split(validation, seed=5)
+    assert [len(own) for own in federation.rows["validation"]] == counts
+    for kept, held, own in zip(federation.rows["train"], federation.rows["validation"], ROWS, strict=True):
+        assert sorted([*kept, *held]) == own.tolist()
+
+
+def test_validation_rows_follow_the_client_and_not_its_place():
+    order = [3, 1, 0, 2]
+    plain, moved = (split(0.5, order, seed=5).rows["validation"] for order in (None, order))
+    assert [own.tolist() for own in moved] == [plain[i].tolist() for i in order]
+
+
+def test_what_is_drawn_before_training_belongs_to_the_datas_seed():
+    def drawn(seed: int, data_seed: int) -> list[list[int]]:
+        federation = split(0.5, seed=seed, data_seed=data_seed)
+        new = federation.newcomers(2)[1].keys
+        return [*(own.tolist() for own in federation.rows["validation"]), new.tolist(), federation.public(0.5).tolist()]
+
+    assert drawn(0, 7) == drawn(1, 7)
+    found = [drawn(0, data_seed) for data_seed in range(8)]
+    assert all(len({tuple(each[k]) for each in found}) > 1 for k in (3, 4, 5))
+
+
+def test_features_are_standardised_by_rows_and_not_by_who_has_them():
+    """x is 0, 1 and 5; the second row is of two clients."""
+    rows = Rows([np.array([0, 1]), np.array([1, 5])], [ROWS[3]] * 2)
+    federation = Federation(FEDERATION.dataset, rows, validation=0.0, seed=0, device="cpu")
+    federation.standardise()
+    x = federation.gather(torch.tensor([0, 1, 5]))[0]
+    torch.testing.assert_close(x.mean(0), torch.zeros(1), atol=1e-6, rtol=0)
+
+
+def test_shares_of_a_hundredth_are_exact():
+    """0.28 of 25 rows is a little more than 7 in binary."""
+    x = torch.arange(25, dtype=torch.float32)[:, None]
+    rows = Rows([np.arange(25)], [np.arange(25)])
+    dataset = Dataset("rows", x, torch.zeros(25, dtype=torch.int64), 25, 2, 1.0, torch.zeros(1), torch.ones(1), "rows")
+    handle = ClientData.of(Federation(dataset, rows, validation=0, seed=0, device="cpu"), [0], 1, batch=5, large=50)
+    assert len(flat(seen(handle.sample(0.28, "ala")))) == 7
+    assert handle.holdout(0.28)[1].sizes.tolist() == [7]

@@ -122,6 +122,11 @@ def test_iid_deals_equal_parts(clients, seed):
     assert np.ptp(sizes(rows.train) + sizes(rows.test)) <= 1
 
 
+def test_a_printed_fraction_is_the_one_that_was_meant():
+    """0.166667 of 60 rows is a sixth: 10 rows, not 11."""
+    assert set(sizes(iid.split(fake(600), 0, 10, 0.166667).test)) == {10}
+
+
 @fast
 @given(
     clients=st.integers(1, 12),
@@ -137,6 +142,14 @@ def test_by_class_respects_the_minimum(clients, alpha, least, seed):
     assert both.min() >= least
     # A client above its even share gets no further class, so none exceeds it by more than a class
     assert both.max() < 1000 / clients + 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_that_holds_its_even_share_gets_no_further_class(seed):
+    """With this alpha a class goes to one client, which then has half of all rows."""
+    rng = np.random.default_rng(seed)
+    parts = dirichlet.skewed([np.arange(5), np.arange(5, 10)], 2, 1e-3, 1, 1, rng, "ten rows")
+    assert sizes(parts).tolist() == [5, 5]
 
 
 def test_alpha_says_how_uneven():
@@ -180,6 +193,13 @@ def test_by_client_tests_on_what_it_trains_on():
     train, test = (label_counts(part, data.y.numpy(), 10) for part in (rows.train, rows.test))
     gap = np.abs(train / train.sum(1, keepdims=True) - test / test.sum(1, keepdims=True)).sum(1)
     assert gap.mean() < 0.25  # two unrelated draws of Dir(.3) are about 1.4 apart
+
+
+def test_by_client_draws_evenly_from_the_classes_that_are_left():
+    """Its own class has one row. Of 100 clients half draw next from a class of 5 rows, and half from one of 45."""
+    rows = np.split(np.arange(51), [1, 6])
+    second = [dirichlet._deal(rows, np.array([[1.0, 0, 0]]), np.random.default_rng(seed))[0][1] for seed in range(100)]
+    assert 30 < sum(1 <= row <= 5 for row in second) < 70
 
 
 @fast
@@ -252,6 +272,13 @@ def test_shards_of_pure_classes_give_at_most_that_many():
     assert set(sizes(rows.train)) == {20}
 
 
+def test_a_class_that_nobody_trains_on_is_tested_by_nobody():
+    y = torch.cat([torch.arange(800) % 9, torch.arange(200) % 10])
+    rows = shards.split(DATA._replace(y=y), 0, 20, 2)
+    check(rows, 20)
+    assert set(y[np.concatenate(rows.test)].tolist()) == set(range(9))
+
+
 @fast
 @given(clients=st.integers(1, 12), seed=st.integers(0, 99))
 def test_natural_clients_are_owners(clients, seed):
@@ -275,6 +302,18 @@ def test_training_and_test_rows_are_apart(caplog):
     assert "10 rows, such as row 0, are test rows of one client and training rows of another" in caplog.text
 
 
+@pytest.mark.parametrize(("distance", "apart"), [(2, False), (3, True)])
+def test_a_row_shares_text_with_as_many_before_and_after_it_as_overlap(distance, apart):
+    texts = DATA._replace(overlap=2, owner=np.zeros(1000, np.int64))
+    for train in (12 - distance, 12 + distance):
+        rows = Rows([np.array([train])], [np.array([12])])
+        if apart:
+            require_apart(texts, rows)
+        else:
+            with pytest.raises(UserError, match="1 test rows, such as row 12, are windows of text that overlap"):
+                require_apart(texts, rows)
+
+
 def test_validation_rows_that_are_seen_elsewhere_are_warned_of(caplog):
     first, second, third = np.split(np.arange(30), 3)
     require_apart(DATA, Rows([first], [second], validation=[third]))
@@ -289,6 +328,7 @@ def test_natural_leaves_small_owners_out():
     rows = natural.split(DATA._replace(owner=owner), 0, None, 10, 0.25)
     check(rows, 2)
     assert len(dealt(rows)) == 995
+    check(natural.split(DATA._replace(owner=owner), 0, None, 495, 0.25), 2)
 
 
 def test_natural_keeps_the_datasets_own_split():
@@ -323,6 +363,13 @@ def test_a_small_alpha_skews_within_a_domain():
         return np.mean([emd(counts[k : k + 5]).mean() for k in range(0, 20, 5)])
 
     assert spread(0.1) > 1 > 0.4 > spread(100.0)
+
+
+def test_domains_are_cut_in_proportions_of_their_own():
+    data = fake(2000)._replace(owner=np.arange(2000) // 10 % 2)
+    counts = label_counts(whole(domain.split(data, 0, 6, 1.0, 30, 1000, 0.15)), data.y.numpy(), 10)
+    assert counts[:3].sum() == counts[3:].sum() == 1000
+    assert not np.array_equal(counts[:3], counts[3:])
 
 
 @fast

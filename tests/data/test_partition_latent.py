@@ -77,6 +77,12 @@ def test_a_row_in_another_cluster_moves_few_others() -> None:
     assert sorted(np.concatenate(again)) == list(range(1000))
 
 
+def test_clients_of_a_cluster_share_its_rows_at_random() -> None:
+    """A dataset may be sorted by class."""
+    for part in latent._dealt(np.zeros(1000, int), 0, np.zeros(2, int), np.random.default_rng(1)):
+        assert part.min() < 100 < 900 < part.max()
+
+
 def test_clusters_do_not_depend_on_threads() -> None:
     z = np.random.default_rng(0).normal(size=(6000, 64)).astype(np.float32)
     found = []

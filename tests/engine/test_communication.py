@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.engine.communication import message_size
-from pflsweep.methods.protocol import Empty, Ids, Scalars, Vector
+from pflsweep.methods.protocol import Empty, Ids, Kept, Scalars, Vector
 
 
 class Message(NamedTuple):
@@ -17,12 +17,13 @@ class Message(NamedTuple):
     scores: Scalars
     ids: Ids
     extra: Vector | None
+    own: Kept  # is not sent
 
 
 def message(clients: int = 3) -> Message:
     ids = torch.zeros(clients, 4, dtype=torch.int64)
     w, many = torch.zeros(clients, 10), torch.zeros(clients, 2, 10)
-    return Message(w, many, torch.zeros(clients), torch.zeros(clients, 5), ids, None)
+    return Message(w, many, torch.zeros(clients), torch.zeros(clients, 5), ids, None, w)
 
 
 @pytest.mark.parametrize("clients", [1, 3])

@@ -64,6 +64,18 @@ def test_batch_norm_is_calibrated_on_all_classes_of_a_sorted_dataset() -> None:
     assert float(var) == pytest.approx(1.25, abs=0.5)
 
 
+def test_batch_norm_is_calibrated_on_rows_that_follow_the_client_and_not_its_place() -> None:
+    x, y = torch.arange(160.0).view(-1, 1, 1, 1), torch.arange(160) % 4
+    dataset = Dataset("rows", x, y, 160, 4, 1.0, torch.zeros(1), torch.ones(1), "rows")
+    own, found = np.split(np.arange(160), 2), []
+    task = Task(model := model_of(body=nn.Sequential(BatchNorm2d(1), nn.Flatten()), head=nn.Linear(1, 4)))
+    for order in ([0, 1], [1, 0]):
+        rows = Rows([own[i] for i in order], [own[i] for i in order])
+        federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", keys=order)
+        found.append(evaluate._calibrate(task, task.vector(model), federation, order.index(1), 10)[0])
+    assert found[0] == found[1]
+
+
 def test_scores_by_hand() -> None:
     """One model is right, one always predicts 0, and one swaps 1 and 2."""
     found = scored([answers(0, 1, 2), answers(0, 0, 0), answers(0, 2, 1)])
@@ -87,6 +99,13 @@ def test_a_model_of_nan_is_right_about_nothing() -> None:
     assert own.correct.tolist() == [0, 2, 4]
     assert own.f1[0] == 0
     assert np.isnan(own.loss[0])
+
+
+def test_a_prediction_that_is_none_is_no_prediction_of_class_0() -> None:
+    """Class 0 is found whole, and class 1 missed once: F1 of 1 and of 2 / 3."""
+    n, correct, _, f1 = evaluate._tally(np.array([0, 1, 1]), np.array([0, -1, 1]), np.zeros(3), 3)
+    assert (n, correct) == (3, 2)
+    assert f1 == pytest.approx((1 + 2 / 3) / 2)
 
 
 def test_macro_f1_is_scikit_learns() -> None:
@@ -116,6 +135,16 @@ def test_half_of_the_others_are_as_many_as_on_fedpgs_platform() -> None:
         own = federation.rows["test"]
         for rows in targets(federation, "test", EVERYTHING)["subset"]:
             assert len(rows) == (clients // 2 + 1) * len(own[0])
+
+
+def test_a_share_of_the_others_in_hundredths_is_exact() -> None:
+    """0.28 of 25 other clients is a little more than 7 in binary."""
+    x, none = torch.zeros(26, 1), torch.zeros(1)
+    dataset = Dataset("rows", x, torch.zeros(26, dtype=torch.int64), 26, 2, 1.0, none, none + 1, "rows")
+    rows = Rows(np.split(np.arange(26), 26), np.split(np.arange(26), 26))
+    federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu")
+    found = targets(federation, "test", replace(OWN, subset=0.28))["subset"]
+    assert {len(rows) for rows in found} == {1 + 7}
 
 
 def test_the_subset_may_be_as_large_as_the_clients_own() -> None:
@@ -156,13 +185,14 @@ def test_scores_on_own_draws_are_those_of_their_rows() -> None:
         assert own["personal_all"].correct[i] == int((sim.task.logits(w, x).argmax(1) == y).sum())
 
 
-def test_the_subset_is_drawn_once_by_key() -> None:
-    order = [3, 0, 5, 1, 4, 2]
+@pytest.mark.parametrize("target", ["subset", "all"])
+def test_what_is_drawn_to_score_on_is_drawn_once_by_key(target: str) -> None:
+    order, metrics = [3, 0, 5, 1, 4, 2], replace(EVERYTHING, all_size="own")
     plain, moved = fixture().federation, fixture(order=order).federation
-    first, again, of_moved = (targets(f, "test", EVERYTHING)["subset"] for f in (plain, plain, moved))
+    first, again, of_moved = (targets(f, "test", metrics)[target] for f in (plain, plain, moved))
     assert [rows.tolist() for rows in again] == [rows.tolist() for rows in first]
     assert [rows.tolist() for rows in of_moved] == [first[i].tolist() for i in order]
-    other = targets(fixture(seed=1).federation, "test", EVERYTHING)["subset"]
+    other = targets(fixture(seed=1).federation, "test", metrics)[target]
     assert [rows.tolist() for rows in other] != [rows.tolist() for rows in first]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from pflsweep.ops import random
 from pflsweep.ops.random import fold, generator, normal, tensor_key, uniform
+from pflsweep.util.errors import UserError
 
 
 def test_generator_depends_on_everything_and_nothing_else():
@@ -157,3 +158,10 @@ def test_a_model_that_another_thread_builds_meanwhile_is_no_draw_of_this_one() -
     over.set()
     other.join()
     assert begun.is_set()
+
+
+def test_an_unseeded_draw_is_refused_and_taken_back() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(UserError, match="a draw"), random.no_unseeded_draws("a draw"):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before), "what comes next is as without it"

@@ -56,7 +56,7 @@ def uploads(attack: Attack, method: Any = FedAvg, hyper: dict[str, Any] | None =
     return Uploads(forged, honest, attack.malicious(), given.down.w)
 
 
-@pytest.mark.parametrize(("share", "clients", "count"), [(0.1, 100, 10), (0.1, 19, 1), (0.1, 5, 1), (0.3, 10, 3)])
+@pytest.mark.parametrize(("share", "clients", "count"), [(0.1, 100, 10), (0.1, 19, 1), (0.1, 5, 1), (0.58, 50, 29)])
 def test_the_share_is_rounded_down_to_at_least_one(share: float, clients: int, count: int) -> None:
     keys = random.fold(random.tensor_key(0, "test"), torch.arange(clients))
     assert int(scaled(share=share, keys=keys).malicious().sum()) == count
@@ -106,6 +106,17 @@ def test_a1_is_noise_of_its_own_for_each_client_and_field() -> None:
     assert (torch.corrcoef(noise) - torch.eye(len(noise))).abs().max() < 5 / noise.shape[1] ** 0.5
     close([forged.w[~bad], forged.delta[~bad]][0], honest.w[~bad])
     close(forged.delta[~bad], honest.delta[~bad])
+
+
+def test_a1_is_other_noise_in_each_round() -> None:
+    attack, run = gaussian(), simulate(FedAvg, rounds=2)
+    given, data, work = opened(run, list(range(EVERYBODY)))
+    verbs, bad = attack.plug(run.simulation.verbs), attack.malicious()
+    this, same, following = (
+        verbs.finish(given._replace(turn=given.turn._replace(round=round)), data, work)[0].w[bad] for round in (3, 3, 4)
+    )
+    assert torch.equal(this, same)
+    assert abs(torch.corrcoef(torch.stack([this.flatten(), following.flatten()]))[0, 1]) < 5 / this.numel() ** 0.5
 
 
 def test_a1_around_the_received_model() -> None:

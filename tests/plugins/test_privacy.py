@@ -379,6 +379,14 @@ def test_epsilon_as_fedfomos_code_reads_it(
     assert cifar100 is None or ours == pytest.approx(cifar100, abs=0.055)
 
 
+def test_fedfomos_code_drops_no_batch_where_all_are_whole() -> None:
+    """2,450 rows in batches of 50 are 49, though 1 / (50 / 2450) is a little more."""
+    plugin = FedFomoDpSgd(task=TASK, clip=1.0, sigma=1.0, delta=1e-5, read_after=1.0, evaluated=0.5)
+    ours = float(plugin.epsilon(spent(20 * 5 * 49, 50 / 2450, turns=20)))
+    steps = np.asarray(privacy.rdp(50 / 2450, 1.0)) * 5 * 49
+    assert ours == pytest.approx((steps + np.log(1e5) / (np.asarray(privacy.orders()) - 1)).min())
+
+
 def test_rounds_compose() -> None:
     plugin = dp()
     run = simulate(FedAvg, rounds=3, epochs=1, participation=0.6, plugins=(plugin,))

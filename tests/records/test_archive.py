@@ -108,6 +108,15 @@ def test_records_of_an_archive_are_those_of_the_folder(packed: Path) -> None:
     assert packed_ledger.id == "0" * 16
 
 
+@pytest.mark.usefixtures("elsewhere")
+def test_of_two_copies_in_a_folder_the_longer_counts_whatever_it_is_called() -> None:
+    record = records.train(records.create(Path("runs")), [[1, 2, 3, 4]] * 2)
+    longer = records.train(Record(shutil.copytree(record.folder, Path("runs/longer"))), [[1, 2, 3, 4]])
+    chosen = choose(Path("runs"), [])
+    assert [(each.place, each.done) for each in chosen.records] == [(longer.place, 3)]
+    assert chosen.copies == (f"{record.place} is a copy of {longer.place}",)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.zip", "folder/x.zip"])
 def test_a_report_made_of_an_archive_is_that_made_of_the_folder(packed: Path, name: str) -> None:

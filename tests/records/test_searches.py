@@ -188,6 +188,13 @@ def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, mon
     assert "Left out are final trials of points that have lost since" in text
 
 
+def test_a_final_trial_whose_point_has_won_again_is_not_superseded(tmp_path):
+    won = finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0)
+    ledger(tmp_path, won, "validation", superseded=[won.meta["identity"]])
+    found = find_searches([won])
+    assert (found.superseded, found.trials) == (frozenset(), frozenset())
+
+
 def test_the_runs_of_a_sweep_stand_in_its_order(tmp_path):
     """The order in which trials began, with two workers or a kill, must not change a page or its baseline."""
     late, early = (finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=seed, data__validation=0.0) for seed in (1, 0))

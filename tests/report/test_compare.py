@@ -45,6 +45,12 @@ def test_gains_pair_only_common_seeds(tmp_path):
     assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg"] == "no seed in common"
 
 
+def test_a_client_that_one_of_two_methods_has_not_scored_has_no_gain(tmp_path):
+    ours, theirs = (Row(name, [finished(tmp_path, name, n)]) for name, n in (("pgfed", [4, 6, 8]), ("fedavg", [2, 4])))
+    assert np.allclose(ours.gains(theirs), [[0.2, 0.2]])
+    assert np.allclose(theirs.gains(ours), [[-0.2, -0.2]])
+
+
 def test_intervals_of_several_kinds_are_named_in_their_cells(tmp_path):
     runs = [
         *(finished(tmp_path, "fedavg", [4, 6, 6, 8], seed=seed) for seed in range(3)),
@@ -240,6 +246,12 @@ def test_unfinished_runs_are_counted_never_averaged(tmp_path):
     assert list(table["method"]) == ["fedavg"]
     assert table.loc[0, "accuracy %"] == "50.00"
     assert table.loc[0, "seeds"] == "1 of 2"
+
+
+def test_a_seed_that_failed_with_a_study_and_has_a_result_without_is_not_missing(tmp_path):
+    failed = create(tmp_path / "studied", "fedavg", study={"_option_": "trajectory"})
+    failed.set_status(status="failed", error="ValueError: nan")
+    assert brief([finished(tmp_path, "fedavg", [5, 5, 5, 5]), failed]).loc[0, "seeds"] == "1"
 
 
 def test_others_are_compared_with_local_or_fedavg_unless_the_user_says(tmp_path):

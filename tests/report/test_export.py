@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -38,6 +39,8 @@ def test_the_csv_has_a_line_for_each_setting_and_method_with_unrounded_numbers(
     assert (pgfed["low"], pgfed["high"]) == (pytest.approx(0.625), pytest.approx(0.7))
     assert (pgfed["seeds"], pgfed["interval"], pgfed["baseline"]) == (2, "range of 2 seeds", "local")
     assert (pgfed["gain"], pgfed["gain_low"], pgfed["gain_high"]) == tuple(map(pytest.approx, (0.1875, 0.175, 0.2)))
+    # By client 20 20 10 20 points under one seed, and 20 under the other
+    assert pgfed["gain_std_over_clients"] == pytest.approx(np.std([0.2, 0.2, 0.1, 0.2]) / 2)
     assert pgfed["global_accuracy"] == pytest.approx(runs[4].rounds["global_accuracy"].iloc[-1], abs=0.1)
     assert table["gain"].isna().tolist() == [True, False, False, True], "a baseline gains nothing over itself"
     assert table["rounds_to_65%"].notna().any()

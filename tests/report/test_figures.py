@@ -146,6 +146,12 @@ def test_a_dot_of_gains_says_what_it_is(seeds: int, dot: str) -> None:
     assert sum(len(dots.get_offsets()) for dots in made.axes[0].collections) == 2 * seeds
 
 
+def test_the_mean_gain_in_the_picture_is_the_tables() -> None:
+    """Seeds count alike, whatever their numbers of clients: 10 points on average under one, and 40 under the other."""
+    made = figures.gains({"pgfed": [np.array([0.1] * 3), np.array([0.4])]}, "fedavg", ["fedavg", "pgfed"])
+    assert [text.get_text() for text in made.axes[0].texts] == ["+25.0 points, better for 100%"]
+
+
 @pytest.mark.parametrize("labels", [["local", "fedavg"], TUNED])
 def test_gains_have_all_words_on_the_page(labels: list[str]) -> None:
     made = figures.gains({label: [np.linspace(-0.1, 0.1, 9)] for label in labels[1:]}, labels[0], labels, LONG)

@@ -1,8 +1,10 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report.quantities import mean_curve, summary
+from pflsweep.report.quantities import at_last, mean_curve, newcomers_accuracy, rounds_to, summary
 from tests.report.records import finished
 
 
@@ -31,3 +33,21 @@ def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_f
     assert (single.low, single.high) == (single.mean, single.mean), "a band at a single round has no area"
     for plain in (mean_curve("fedavg", seeds), mean_curve("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
         assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
+
+
+def test_the_last_number_is_that_of_the_last_evaluated_round():
+    rounds = pd.DataFrame({"round": [1, 2, 3], "personal_accuracy": [0.1, 0.5, np.nan], "epsilon": [1.0, 2.0, 3.0]})
+    assert at_last(SimpleNamespace(rounds=rounds), "epsilon") == 2.0
+
+
+def test_a_goal_is_reached_by_a_mean_that_rounding_has_left_a_last_bit_below_it():
+    thrice = np.mean([0.7, 0.7, 0.7])
+    assert thrice < 0.7
+    rounds = pd.DataFrame({"round": [1, 2, 3], "personal_accuracy": [0.6, thrice, 0.8]})
+    assert rounds_to(SimpleNamespace(rounds=rounds), 0.7) == 2
+
+
+def test_new_clients_count_alike_whatever_their_test_rows():
+    """Accuracies 25% of 4 rows and 100% of 20."""
+    table = pd.DataFrame({"epoch": [0, 0], "client": [7, 9], "n": [4, 20], "correct": [1, 20]})
+    assert newcomers_accuracy(SimpleNamespace(newcomers=table)).tolist() == [0.625]

@@ -47,3 +47,4 @@ def test_no_interval_leaves_what_is_possible():
 
 def test_clients_without_test_data_do_not_count():
     assert over_clients([0.5, np.nan, 0.7]).mean == pytest.approx(0.6)
+    assert interval([np.array([0.5, np.nan, 0.7]), np.array([0.8, 0.8, 0.8])]).mean == pytest.approx(0.7)

@@ -333,6 +333,9 @@ def test_the_id_is_that_of_the_trials(words: list[str]) -> None:
         ["tune.split=test"],
         ["tune=random", "tune.points=20"],
         ["tune.seeds=2"],
+        ["tune.round=best"],
+        ["tune.view=global"],
+        ["tune.validation=0.3"],
         ["scale=smoke"],
         ["partition.alpha=0.5"],
         ["ala=on"],
@@ -538,3 +541,13 @@ def test_trials_of_several_numbers_of_rounds_are_evaluated_at_each(tmp_path: Pat
     assert group.search_config.train.eval_every == 1
     (group,) = planned("train.rounds=7", "train.eval_every=10").groups
     assert group.config.train.eval_every == 10
+    plan = planned("train.rounds=12,18", "train.eval_every=4")
+    assert [group.config.train.eval_every for group in plan.groups] == [2, 2], "in rounds 4, 8 and 16 as well"
+
+
+@pytest.mark.parametrize(("points", "tries"), [(1, 1), (3, 2)])
+def test_a_search_has_no_more_points_than_command_and_scale_allow(points: int, tries: int) -> None:
+    Path("sweeps/scale").mkdir(parents=True)
+    Path("sweeps/scale/tiny.yaml").write_text("images: 7000\npoints: 2\nseeds: 1\n")
+    (group,) = planned("algorithm=fedavg", "tune=grid", "scale=tiny", f"tune.points={points}").groups
+    assert (group.tries, len(group.points)) == (tries, tries)

@@ -13,6 +13,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
@@ -21,7 +22,7 @@ from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.slot_state import point_of, state_of
-from pflsweep.util import files
+from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError
 from tests.sweep.sweeping import age_heartbeats
 
@@ -64,6 +65,8 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         # The record has a further round
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 8, 8, 8)], "failed", ()),
+        # What is trained a second time, from a checkpoint, is no further round
+        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (8, 7, 8)], "failed", ()),
         # A retry resets the count
         ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "lost", ()),
         ([(FAIL, {"error": "it"})], "failed", ()),
@@ -156,6 +159,62 @@ def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan
         age_heartbeats(queue)
         queue.revive()
         assert queue.sweep.states[SEARCH].status == "waiting"
+
+
+def test_a_slot_that_is_taken_over_twice_knows_how_far_it_had_come(plan: Plan) -> None:
+    """What is left is estimated by it, before the next worker has trained a round."""
+    queue = opened(plan)
+    for reached in (7, None):
+        claim = queue.claim()
+        assert claim is not None
+        if reached:
+            queue.set_attr(claim, "reached", reached)
+        age_heartbeats(queue)
+        queue.revive()
+        assert queue.sweep.states[SEARCH].result["before"] == 7
+
+
+def test_what_failed_is_tried_again_before_what_was_not_tried_yet(plan: Plan) -> None:
+    queue = opened(plan)
+    _, second, third = [claim for _ in range(3) if (claim := queue.claim()) is not None]
+    queue.release(second)
+    queue.fail(third, "out of memory")
+    again = opened(plan)
+    slots = [claim.slot for _ in range(2) if (claim := again.claim()) is not None]
+    assert slots == [third.slot, second.slot]
+
+
+def test_a_pruned_point_has_the_value_of_its_last_round_and_not_of_its_best(plan: Plan) -> None:
+    queue = opened(plan)
+    claim = queue.claim()
+    assert claim is not None
+    for step, value in ((1, 0.5), (2, 0.3)):
+        queue.report(claim, step, value)
+    queue.prune(claim, {})
+    trial = queue.sweep.states[claim.slot].trial
+    assert trial is not None
+    assert (trial.state, trial.value) == (PRUNED, 0.3)
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_a_call_is_made_again_until_the_database_answers(
+    retried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the live page makes each call once."""
+    monkeypatch.setattr(retry, "PAUSE", 0)
+    answers = iter([OperationalError("select", {}, Exception("gone")), 7])
+
+    def asked() -> int:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    ask = storages.Retrying(tmp_path, retried)
+    if retried:
+        assert ask(asked) == 7
+    else:
+        with pytest.raises(OperationalError):
+            ask(asked)
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:

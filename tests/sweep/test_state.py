@@ -7,7 +7,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from pflsweep.sweep.plan import Plan, Slot
+from pflsweep.sweep.plan import Plan, Slot, changed
+from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.slot_state import POINT, SlotState, point_as_text
 from pflsweep.sweep.state import SweepState
 
@@ -69,3 +70,16 @@ def test_a_final_trial_of_another_point_is_trained_again_and_superseded(plan: Pl
 def test_a_final_trial_waits_while_its_search_goes_on_again(plan: Plan) -> None:
     found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("waiting", 0.3))
     assert found.adapt_to_search(Slot(0, True, 0), state("done", **{POINT: point_as_text(WON)})).status == "waiting"
+
+
+def test_by_hyperband_a_point_of_few_rounds_does_not_win(plan: Plan) -> None:
+    """Slots 0 to 2 train three of nine rounds, and slots 3 to 5 all: the last one goes on with the best of the first
+    three, which falls behind.
+    """
+    rates, config = [0.1, 0.2, 0.3, 0.4, 0.5], changed(plan.groups[0].config, {"train.rounds": 9})
+    space, points = {"train.lr": parse_axis("train.lr", {"grid": rates}, "a test")}, [{"train.lr": lr} for lr in rates]
+    group = plan.groups[0]._replace(config=config, space=space, points=points, tries=6)
+    plan = plan._replace(groups=[group], tune=replace(plan.tune, sampler="hyperband"))
+    assert plan.compared_slots(0) == [Slot(0, False, k) for k in (3, 4, 5)]
+    ends = [(0.1, 0.9), (0.2, 0.3), (0.3, 0.4), (0.4, 0.5), (0.5, 0.8), (0.1, 0.7)]
+    assert sweep(plan, *(state("done", *end) for end in ends)).winner(0) == {"train.lr": 0.5}

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pflsweep.sweep import pictures
-from pflsweep.sweep.plan import Plan
+from pflsweep.sweep import cost, pictures
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.status import groups, summary
 from pflsweep.sweep.status.live import LiveStatus
+from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
 
@@ -251,6 +252,24 @@ def test_the_table_of_a_sweep(queue: Queue) -> None:
     assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
     assert groups.spread([0.5]) == "50.0"
     assert groups.spread([0.5, 0.6]) == "55.0 ± 7.1"
+
+
+@pytest.mark.parametrize(("rounds", "here"), [(29, False), (30, True), (31, True)])
+def test_a_record_of_fewer_rounds_is_not_the_results(rounds: int, here: bool, queue: Queue) -> None:
+    """Another machine has trained all 30 rounds, and this one had stopped before."""
+    own = queue.plan.runs / "a"
+    own.mkdir(parents=True)
+    files.write_json(own / "status.json", {"rounds": rounds})
+    advance(queue, [0.4, 0.6, 0.5, 0.75])
+    found = summary._folders(queue.sweep)
+    assert found == {(own if here else Path("gone"), 30): Slot(0, True, 0)}
+
+
+def test_an_estimate_counts_the_trials_of_each_tuning_seed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three points under two seeds, and two final trials."""
+    monkeypatch.setattr(cost, "speed", lambda *_: (100.0, "its own runs"))
+    said = summary.estimate(plan._replace(tune=replace(plan.tune, seeds=2)))
+    assert "a test at scale paper: 8 trials, seeds 0, 1; 0 of them trained already; time for the other 8 on" in said
 
 
 def test_a_search_as_a_picture(queue: Queue) -> None:

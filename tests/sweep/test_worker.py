@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pflsweep
+from pflsweep.config.compose import compose
 from pflsweep.records.record import Record
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
@@ -197,6 +198,37 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     assert (state.result["round"], state.result["reached"]) == ([3, 9], 12)
 
 
+def test_a_point_is_pruned_by_its_rounds_under_all_seeds(plan: Plan) -> None:
+    """The third round of the second seed, of nine rounds each, is the twelfth."""
+    plan = plan._replace(tune=replace(plan.tune, prune="median"))
+    queue = Queue(plan)
+    queue.prepare()
+    claim = queue.claim()
+    assert claim is not None
+    row = {"round": 3, "personal_accuracy": 0.9, "personal_validation_accuracy": 0.5}
+    worker._Watch(queue, claim, before=9)(SimpleNamespace(last_row=row, config={"train": {"rounds": 9}}))
+    queue.refresh()
+    trial = queue.sweep.states[claim.slot].trial
+    assert trial is not None
+    assert trial.intermediate_values == {12: 0.5}
+
+
+def test_a_point_has_the_mean_of_its_seeds_which_train_one_after_another(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan._replace(tune=replace(plan.tune, seeds=2))
+    queue, trained, values = Queue(plan), list[Any](), iter([0.4, 0.8])
+    queue.prepare()
+    claim = queue.claim()
+    assert claim is not None
+    monkeypatch.setattr(worker, "run_trial", lambda config, _, watch, *rest, **more: trained.append((config, watch)))
+    monkeypatch.setattr(worker, "outcome", lambda *_: {"value": next(values), "identity": "a"})
+    assert worker._settle(queue, claim, lambda: worker._train(queue, claim, lambda: False))
+    rounds = plan.groups[0].config.train.rounds
+    assert [(config.seed, watch.before) for config, watch in trained] == [(0, 0), (1, rounds)]
+    assert queue.sweep.states[claim.slot].value == pytest.approx(0.6)
+
+
 def _gone(*_: Any) -> None:
     raise ConnectionError("no database")
 
@@ -220,6 +252,13 @@ def test_what_may_train_at_once(plan: Plan) -> None:
     assert not stackable(group._replace(search=few), group)
     assert worker._of_one_point(Slot(0, True, 0), Slot(0, True, 1)), "its seeds may, whatever was searched"
     assert not worker._of_one_point(Slot(0, True, 0), Slot(0, False, 1))
+
+
+def test_private_trials_train_one_by_one(plan: Plan) -> None:
+    private = plan.groups[0]._replace(config=compose(["privacy=dp_sgd", f"paths.runs={plan.runs}"]))
+    for group, stacked in ((plan.groups[0], 3), (private, 1)):
+        queue, _ = three(plan._replace(id=f"{stacked:016}", groups=[group]))
+        assert len(worker._leases(queue, set())) == stacked
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -234,8 +234,8 @@ def _numbers(select: Select, op: dict[str, Any]) -> list[Statistic]:
 def _taken(column: list[Statistic], take: str) -> Statistic:
     """Return one number for the cells of a column, such as their mean."""
     value = TAKE[take]([cell.value for cell in column])
-    one = next((cell for cell in column if cell.value == value), None)
-    # a mean, or a median between two, is not a cell's
+    # a mean is no cell's, even if it is as large as one, and neither is a median between two
+    one = None if take == "mean" else next((cell for cell in column if cell.value == value), None)
     return one or column[0]._replace(method=take, value=value, noise=None)
 
 

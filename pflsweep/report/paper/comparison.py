@@ -210,13 +210,10 @@ class Comparison:
     def value(self, line: Printed) -> Value:
         """Return our number for a printed one, in its unit."""
         metric = self.layout.metrics[line.metric]
-        own = self._plain(metric, line, line.method)
         factor = _factor(metric, line)
         if metric.relative:
-            return self._relative(own, metric, line)
-        if metric.minus:
-            other = self._plain(metric, line, line.method.removesuffix(metric.minus))
-            own = Value(own.mean - other.mean, None, min(own.n, other.n))
+            return self._relative(self._plain(metric, line, line.method), metric, line)
+        own = self._gain(metric, line) if metric.minus else self._plain(metric, line, line.method)
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
     def noise(self, line: Printed) -> float | None:
@@ -232,6 +229,13 @@ class Comparison:
             return {}
         values = self._by_seed(metric, line, line.method)
         return {seed: _factor(metric, line) * value for seed, value in values.items()}
+
+    def _gain(self, metric: Metric, line: Printed) -> Value:
+        """Return how far a row is above the row without the suffix of its name, over the seeds that both have."""
+        own, other = (self._by_seed(metric, line, m) for m in (line.method, line.method.removesuffix(metric.minus)))
+        seeds = [seed for seed in own if seed in other]
+        mine, theirs = (metrics.over_seeds([by[seed] for seed in seeds]).mean for by in (own, other))
+        return Value(mine - theirs, None, len(seeds))
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
         """Return a number relative to another row's, or that of the column's slowest row relative to it, where every

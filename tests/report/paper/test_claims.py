@@ -76,6 +76,8 @@ AB = {"left": {"method": "a"}, "right": {"method": "b"}}
         ({"value": {"of": {"method": "a", "minus": {"method": "b"}}, "is": [2, 2]}}, "partly"),
         ({"value": {"of": {"method": ["a", "b"], "take": "mean"}, "is": [2, 2.5]}}, True),
         ({"greater": {**AB, "quantifier": "mixed"}}, False),
+        # One of two is not most
+        ({"greater": {"left": {"method": "a"}, "right": {"method": "c"}, "quantifier": "most"}}, "partly"),
     ],
 )
 def test_forms_by_hand(expr: dict, verdict: bool | str) -> None:
@@ -118,6 +120,26 @@ def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds(
     apart = {"a": (10, 10, 10, 9), "b": (8.5, 9, 11.5, 5)}
     noisy = [cell._replace(noise=1.0 if cell.setting != "s3" else None) for cell in cells(**apart)]
     assert [check.clear for check in judge(claim, noisy).checks] == [True, False, False, None]
+
+
+@pytest.mark.parametrize(
+    ("expr", "clear"),
+    [
+        # 2.5 is more than the noise of 1.41 and a margin of 1, but not than both with a margin of 1.2
+        ({"greater": {**AB, "margin": 1.0}}, True),
+        ({"greater": {**AB, "margin": 1.2}}, False),
+        # The difference of a and b, 2.5 with a noise of 1.41, against c, 0.9 with a noise of 1: 1.6 with 1.73
+        ({"greater": {"left": {"method": "a", "minus": {"method": "b"}}, "right": {"method": "c"}}}, False),
+        # Whether the mean of several rows is another under other seeds is not known, even if it is as large as a row
+        ({"greater": {"left": {"method": ["a", "b"], "take": "mean"}, "right": {"method": "c"}}}, None),
+        ({"greater": {"left": {"method": ["a", "a"], "take": "mean"}, "right": {"method": "c"}}}, None),
+    ],
+)
+def test_the_noise_of_a_comparison_is_that_of_all_its_numbers(expr: dict, clear: bool | None) -> None:
+    noisy = [cell._replace(noise=1.0) for cell in cells(a=(4.0,), b=(1.5,), c=(0.9,))]
+    (check,) = judge({"paper": "p", "table": [1], "expr": expr}, noisy).checks
+    assert check.holds
+    assert check.clear is clear
 
 
 def test_infinite_rounds_are_more_than_any() -> None:

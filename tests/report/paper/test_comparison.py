@@ -233,6 +233,23 @@ def test_ala_is_measured_against_the_method_without_it_in_the_best_round(tmp_pat
     assert made(of, "fedavg_ala", "gain", "dir0.1", "cifar100").value == (pytest.approx(40), None, 1)
 
 
+def test_a_gain_over_a_row_of_fewer_seeds_is_that_under_those(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "fedala/table4", seeds=(0, 1))
+    sweep.add("cifar100/dir0.1", "fedavg", {0: [2, 2, 2, 2]})
+    sweep.add("cifar100/dir0.1", "fedavg_ala", {0: [6, 6, 6, 6], 1: [8, 8, 8, 8]})
+    sweep.write()
+    found = made(reproduced(sweep.runs, "fedala/table4"), "fedavg_ala", "gain", "dir0.1", "cifar100")
+    assert found.value == (pytest.approx(40), None, 1)
+
+
+def test_rounds_that_were_not_evaluated_have_no_part_in_a_number() -> None:
+    """The mean of 20, 40 and 30% is 30%, and the changes are 20 and -10 points."""
+    rounds = pd.DataFrame({"round": range(1, 6), "personal_accuracy": [0.2, np.nan, 0.4, np.nan, 0.3]})
+    trial: Any = type("Trial", (), {"rounds": rounds})()
+    assert metrics.mean_accuracy(trial, {"first": 5}) == pytest.approx(0.3)
+    assert metrics.round_std(trial, {}) == pytest.approx(0.3 / math.sqrt(2))
+
+
 def test_time_communication_and_ala_parameters(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", "fedala/table3", seeds=(0,))
     for method in ("fedavg", "fedrep"):

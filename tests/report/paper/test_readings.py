@@ -215,6 +215,14 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     assert "**Scale:** **small**, " in page()
 
 
+def test_of_several_scales_at_which_a_change_was_tried_the_newest_counts(add: Add) -> None:
+    for steps, scale in enumerate(("150", "30")):
+        add("paper", {"local": [4]}, scale=scale, steps=steps)
+        add("stale", {"local": [6]}, scale=scale, steps=steps + 2)
+    add("paper", {"local": [4]}, scale="small", steps=4)
+    assert effect(made(), "stale").scale == "30"
+
+
 def test_a_page_says_where_the_search_chose_otherwise_with_a_change(add: Add) -> None:
     """The effect on APFL is of both; Local's search chose the same."""
     add("paper", {"apfl": [5], "local": [8]}, steps=1, rates={"apfl": 0.1, "local": 0.1})

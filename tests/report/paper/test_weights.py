@@ -128,6 +128,17 @@ def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
     assert np.isnan([of(trial, {}) for of in of_p]).tolist() == [True] * 4
 
 
+def test_the_nearest_distribution_is_that_of_the_least_sum_of_differences() -> None:
+    """Test labels are even. Training labels of group a are 55 15 15 15%, of b 45 45 5 5%: sums 0.6 and 0.8, but the
+    largest differences 0.3 and 0.2.
+    """
+    counts = {0: ("a", [55, 15, 15, 15]), 1: ("b", [45, 45, 5, 5])}
+    rows = [(client, k, group, n, 25) for client, (group, of_class) in counts.items() for k, n in enumerate(of_class)]
+    partition = pd.DataFrame(rows, columns=["client", "class", "group", "train", "test"])
+    trial = type("Trial", (), {"partition": partition, "config": {"data.targets": "permuted"}})()
+    assert weights.test_groups(trial).tolist() == [0, 0]
+
+
 def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
     """Each claim about a figure uses cells that its layout has; otherwise no run could decide it."""
     empty = store.Store(store.Trials(tmp_path), "paper", [])

@@ -1,0 +1,43 @@
+"""Where trials differ from what their paper states, in the lines of a table's page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pflsweep.report.paper import deviations
+from tests.report.paper.fixtures import Sweep, reproduced
+
+C25 = "cifar10/clients25"
+
+
+@pytest.mark.parametrize(("rounds", "fewer"), [(3, {(3, 300)}), (300, set()), (400, set())])
+def test_more_rounds_than_the_papers_are_not_fewer(rounds: int, fewer: set[tuple[int, int]], tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    sweep.group(C25, "pgfed")["config"]["train.rounds"] = rounds
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    assert deviations.fewer_rounds(of) == fewer
+    said = f"rounds: stated 300, here {rounds} (cifar10 clients25)"
+    assert (said in deviations.lines(of)) == (rounds != 300)
+
+
+def test_what_a_search_has_chosen_is_what_trials_have(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    group = sweep.group(C25, "pgfed")
+    group["config"]["train.momentum"] = 0.9
+    group |= {"space": {"train.momentum": [0.5, 0.9]}, "winner": {"train.momentum": 0.5}, "winner_value": 0.8}
+    sweep.write()
+    found = deviations.lines(reproduced(sweep.runs, "pgfed/table1"))
+    assert "momentum: stated 0.9, here 0.5 (cifar10 clients25)" in found
+
+
+def test_the_fewest_classes_of_any_trial_are_said(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "fedfomo/table1", seeds=(0, 1))
+    records = sweep.add("mnist/clients15", "local", {0: [6, 7], 1: [6, 7]}, partition__classes_per_client=2)
+    for record, least in zip(records, (2, 1), strict=True):
+        meta = {**record.meta, "statistics": {"classes_min": least, "emd_code": 3.0}}
+        (record.folder / "meta.json").write_text(json.dumps(meta))
+    sweep.write()
+    found = deviations.lines(reproduced(sweep.runs, "fedfomo/table1"))
+    assert any("here some clients have 1, dealt more than once" in line for line in found)
