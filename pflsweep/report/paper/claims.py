@@ -314,11 +314,15 @@ def _noise(a: Statistic, b: Statistic) -> float | None:
 
 
 def _name(cell: Statistic) -> str:
-    return " ".join(cell.at(("method", "dataset", "setting", "metric")))
+    return " ".join(cell.at(("method", "dataset", "setting", "metric"))) + _less_name(cell)
+
+
+def _less_name(cell: Statistic) -> str:
+    return f" - {cell.less}" if cell.less else ""
 
 
 def _versus(a: Statistic, b: Statistic) -> str:
     apart = [key for key in KEYS if getattr(a, key) != getattr(b, key)] or ["method"]
-    own, other = (", ".join(cell.at(sorted({*apart, "method"}, key=KEYS.index))) for cell in (a, b))
+    own, other = (", ".join(cell.at(sorted({*apart, "method"}, key=KEYS.index))) + _less_name(cell) for cell in (a, b))
     where = re.sub(" +", " ", " ".join(a.at(key for key in ("dataset", "setting", "metric") if key not in apart)))
     return f"{own} vs {other} ({where}): {a.value:.4g}, {b.value:.4g}"

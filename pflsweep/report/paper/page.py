@@ -259,7 +259,7 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
         so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
-        broken = "" if ruling.holds in (True, None) else _broken(checks)
+        broken = "" if ruling.holds is True else _broken(checks)
         said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
         quote = f"{claim['id']}: {claim['quote']}" + (f" ({said})" if said else "")
         in_print = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not published"

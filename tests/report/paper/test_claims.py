@@ -145,3 +145,11 @@ def test_the_noise_of_a_comparison_is_that_of_all_its_numbers(expr: dict, clear:
 def test_infinite_rounds_are_more_than_any() -> None:
     assert holds({"greater": AB}, a=(float("inf"),), b=(30,)) is True
     assert holds({"greater": AB}, a=(float("inf"),), b=(float("inf"),)) is False
+
+
+def test_a_comparison_says_what_is_subtracted() -> None:
+    """How far an attack moves a number reads otherwise as the number under attack."""
+    moved = {"setting": ["s1"], "minus": {"setting": "s0"}, "abs": True}
+    expr = {"greater": {"left": {"method": "a", **moved}, "right": {"method": "b", **moved}}}
+    (check,) = judge({"paper": "p", "table": [1], "expr": expr}, cells(a=(4.0, 1.0), b=(4.0, 3.0))).checks
+    assert check.said == "a - s0 vs b - s0 (d s1 acc): 3, 1"
