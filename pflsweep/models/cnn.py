@@ -1,8 +1,8 @@
 """The CNN of McMahan et al. (AISTATS 2017).
 
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", https://arxiv.org/abs/1602.05629.
-The convolutions have no padding, as in PGFed, FedALA and FedFomo; the original pads. 582,026 parameters on MNIST,
-878,538 on CIFAR-10.
+The convolutions have no padding, as in PGFed and FedALA; the original pads. FedFomo names the original, and has this
+network here. 582,026 parameters on MNIST, 878,538 on CIFAR-10.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ class Server(NamedTuple):
 class Down(NamedTuple):
     own: Vector  # [C, P]
     general: Vector  # [C, P] the global model
-    w: Kept  # [C, 2 P] the initial and the global model: the platform's attacks forge both uploads around these
+    w: Kept  # [C, 2 P] the initial and the global model, around which attack.around forges the two uploads
 
 
 class Work(NamedTuple):
