@@ -97,6 +97,7 @@ class Federation:
 
     def only(self, ids: np.ndarray) -> "Federation":
         """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""
+        assert all(each is None for each in (self.cohorts, self.batches, self.chances)), "they are of all clients"
         some = copy(self)
         some.clients, some.targets, some._public = len(ids), list(range(len(ids))), {}
         some.keys, some.draw_keys, some.sizes, some.labels = (

@@ -158,18 +158,19 @@ class ClientData:
             mask = None if batch.mask is None else batch.mask[:, part]
             yield Batch(batch.x[:, part], batch.y[:, part], mask, None if mask is None else mask.any(1), None)
 
-    def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
-        """Return the mean of fn(*args, batch) over all samples of a split, [C, ...] each.
+    def mean(self, fn: Callable, *args: Any) -> Any:
+        """Return the mean of fn(*args, batch) over all training samples, [C, ...] each.
 
         fn: lifted (@per_client), returns means over its batch. Batches are large and without key: no dropout. Raises
-        ValueError where a client has no samples in the split.
+        ValueError where a client has no samples.
         """
-        if not all(len(own) for own in self._rows[split]):
-            raise ValueError(f"a client has no samples in '{split}': there is no mean")
+        rows = self._rows["train"]
+        if not all(map(len, rows)):
+            raise ValueError("a client has no samples: there is no mean")
         # shuffled, since a dataset may be sorted by class and batch norm depends on which samples are in a batch
-        drawn = [self._generator(c, f"mean/{split}").permutation(own) for c, own in enumerate(self._rows[split])]
+        drawn = [self._generator(c, "mean/train").permutation(own) for c, own in enumerate(rows)]
         order = [pieces(own, self._large) for own in drawn]
-        sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
+        sizes = torch.tensor([len(own) for own in rows], dtype=torch.float64)
         total = None
         for step, batch in enumerate(self._batches(order, None)):
             count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])

@@ -91,7 +91,7 @@ class RoundResult(NamedTuple):
     lr: float
     images: int  # samples in the batches that were trained on
     seconds: float  # of training: send, start, fit, finish, aggregate
-    eval_seconds: float
+    eval_seconds: float  # of evaluation, and of keeping models for it
     traffic: Traffic
     scores: dict[str, Scores]  # what Simulation.evaluate returns; empty if the round is not evaluated
     shown: dict[str, Tensor]  # scalars and matrices that the method shows
@@ -259,7 +259,6 @@ class Simulation:
 
     def _next(self) -> RoundResult:
         """Run the next round and evaluate it if it is due."""
-        began = perf_counter()
         self.round += 1
         size = self.schedule.cohort(self.federation.clients, self.round)
         ids = cohort(self.federation, size, self.round, self.schedule.sampling)
@@ -267,22 +266,16 @@ class Simulation:
         turn = self._turn(ids)
         if self.metrics.personal == "stale" and self.stale is None:
             self._keep_personal(torch.arange(self.federation.clients), received)
+        began = perf_counter()
         done = run_round(
             self.verbs, self.server, self.clients, self.optimisers, turn,
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.chunks,
             self.workers,
         )  # fmt: skip
-        new, old = (getattr(server, "w", None) for server in (done.server, received))
-        if isinstance(new, Tensor) and isinstance(old, Tensor) and (new.shape, new.dtype) != (old.shape, old.dtype):
-            got, was = (f"{list(w.shape)} {w.dtype}".replace("torch.", "") for w in (new, old))
-            raise TypeError(f"`aggregate` returned w of {got}: it must be {was}, as it was")
-        if (now := constants(done.server)) != (before := constants(received)):
-            parts = zip(getattr(received, "_fields", ()), received, done.server, strict=False)
-            fields = [name for name, old_part, new_part in parts if constants(old_part) != constants(new_part)]
-            raise TypeError(
-                f"`aggregate` returned a server state with {now} where it had {before}, in {', '.join(fields)}: what "
-                "changes in it has to be a tensor, since a checkpoint keeps tensors alone"
-            )
+        if self.federation.device.type == "cuda":
+            torch.cuda.synchronize()  # kernels run asynchronously: without it the time of training would be too short
+        trained = perf_counter()
+        _require_same_form(done.server, received)
         self.server = done.server
         self.last[ids] = self.round
         if self.stale is not None:
@@ -290,11 +283,8 @@ class Simulation:
                 received = received._replace(**{name: getattr(self.server, name) for name in rows})
             self._keep_personal(ids, received)
         if self.metrics.trained:
-            self._keep(ids, getattr(done.up, "w", None))
+            self._keep_trained(ids, getattr(done.up, "w", None))
         done = done._replace(up=None)  # frees its memory for the evaluation
-        if self.federation.device.type == "cuda":
-            torch.cuda.synchronize()  # kernels run asynchronously: without it the time of training would be too short
-        trained = perf_counter()
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
         return RoundResult(
@@ -313,7 +303,7 @@ class Simulation:
                 )
         return shown
 
-    def _keep(self, ids: Tensor, w: Tensor | None) -> None:
+    def _keep_trained(self, ids: Tensor, w: Tensor | None) -> None:
         """Keep the models of a cohort after local training. w: what it sent; other shapes than [M, P] are not kept."""
         if w is None or w.shape != (len(ids), self.task.size):
             return
@@ -377,3 +367,20 @@ class Simulation:
             self.federation, ids.tolist(), round,
             batch=batch, large=large, purpose=purpose, batching=self.schedule.batching,
         )  # fmt: skip
+
+
+def _require_same_form(new: Any, old: Any) -> None:
+    """Raise TypeError if `aggregate` returned a server state whose w has another shape or type, or in which something
+    changes that is no tensor.
+    """
+    w, before = getattr(new, "w", None), getattr(old, "w", None)
+    if isinstance(w, Tensor) and isinstance(before, Tensor) and (w.shape, w.dtype) != (before.shape, before.dtype):
+        got, was = (f"{list(each.shape)} {each.dtype}".replace("torch.", "") for each in (w, before))
+        raise TypeError(f"`aggregate` returned w of {got}: it must be {was}, as it was")
+    if constants(new) != constants(old):
+        parts = zip(getattr(old, "_fields", ()), old, new, strict=False)
+        fields = [name for name, was, now in parts if constants(was) != constants(now)]
+        raise TypeError(
+            f"`aggregate` returned a server state with {constants(new)} where it had {constants(old)}, in "
+            f"{', '.join(fields)}: what changes in it has to be a tensor, since a checkpoint keeps tensors alone"
+        )

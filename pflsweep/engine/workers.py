@@ -249,6 +249,7 @@ def _work(
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C: it ends the round first
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _renew_streams()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for other in pipes:
             other.close()
@@ -262,7 +263,22 @@ def _work(
     except OSError:
         pass
     finally:
+        # The parent does not look at the status: the pipe has said whether all jobs are done
         os._exit(1)
+
+
+def _renew_streams() -> None:
+    """Give a fork streams of its own for what a method prints.
+
+    Another thread may have been writing when the process was forked. In the fork that thread does not exist, so that
+    its lock on a stream is never released, and a flush would wait for ever.
+    """
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        old = getattr(sys, name)
+        if old is not None and old is getattr(sys, f"__{name}__"):
+            with suppress(OSError):  # it is closed
+                new = os.fdopen(number, "w", buffering=1, encoding=old.encoding, errors=old.errors, closefd=False)
+                setattr(sys, name, new)
 
 
 def _answer(do: Callable[[int], Any], k: int) -> bytes:

@@ -42,7 +42,7 @@ class Sgd:
             g = g + self.weight_decay * here
         state = self.momentum * state + g if self.momentum else state
         here = here - lr * (state if self.momentum else g)
-        return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
+        return here if part == WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
 
     def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return w and state after one step along the gradient of the batch's mean loss.

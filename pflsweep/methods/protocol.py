@@ -113,7 +113,7 @@ class Setup(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A round for its cohort, or for one chunk of it, with clients in the order of their keys.
+    """What some clients of a round are told: their ids, weights and learning rate. They are in the order of their keys.
 
     In `personal` the ids are the clients to evaluate, not a cohort: there `share` is meaningless and `round` is the
     last round that is done.
@@ -268,7 +268,7 @@ class Verbs(NamedTuple):
     global_model: Callable
     logits: Callable
     show: Callable
-    malicious: Tensor | None = None  # [N]
+    malicious: Tensor | None = None  # [N] bool: clients that no evaluation counts; set by an attack
     epsilon: Callable[[Spent], Tensor] | None = None  # [C] float64
     method: Method | None = None
     plugins: tuple[Plugin, ...] = ()

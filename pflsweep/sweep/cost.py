@@ -247,8 +247,11 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     for file in _newest(runs.glob("*/status.json"), 500):
         try:
             meta, status = util_files.read_json(file.parent / "meta.json"), util_files.read_json(file)
-            stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
-            if status["status"] != "finished" or not status["seconds"] or stacked:
+            sessions = [each["environment"] for each in (meta, *meta.get("sessions", []))]
+            stacked = any("stacked" in each for each in sessions)
+            # The seconds are of all sessions together
+            machines = {(each["device"], each["processor"], each.get("cores")) for each in sessions}
+            if status["status"] != "finished" or not status["seconds"] or stacked or len(machines) > 1:
                 continue
             values, where = util_files.read_yaml(file.parent / "config.yaml"), meta["environment"]
             for group in NAMED:

@@ -197,7 +197,8 @@ class Queue:
         """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
         self._ask(self.storage.set_trial_intermediate_value, lease.trial_id, step, value)
         trial = self._ask(self.storage.get_trial, lease.trial_id)
-        return self._ask(pruner(self.plan.tune).prune, self._study(self._study_name(lease.slot)), trial)
+        study = self._study(self._study_name(lease.slot))
+        return self._ask(study.pruner.prune, study, trial)
 
     def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""

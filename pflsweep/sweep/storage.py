@@ -171,20 +171,20 @@ class Retrying:
 
     def noticed(self, error: Exception) -> bool:
         """Return whether an error means that the database is unavailable; if so, keep the time in `missed`."""
-        unavailable = _is_unavailable(error)
+        unavailable = is_unavailable(error)
         if unavailable:
             self.missed = time.monotonic()
         return unavailable
 
 
-def _is_unavailable(error: BaseException | None) -> bool:
+def is_unavailable(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, means that a connection failed or broke."""
     from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
     # PendingRollbackError: when a connection breaks while trials are read, Optuna takes the query for too long and
     # sends a shorter one on the broken connection
     reasons = (InterfaceError, OperationalError, PendingRollbackError)
-    return error is not None and (isinstance(error, reasons) or _is_unavailable(error.__cause__))
+    return error is not None and (isinstance(error, reasons) or is_unavailable(error.__cause__))
 
 
 class _quiet:  # noqa: N801 (used as a function)

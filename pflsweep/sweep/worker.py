@@ -10,6 +10,8 @@ from functools import partial
 from socket import gethostname
 from typing import Any, Self
 
+from optuna.exceptions import UpdateFinishedTrialError
+
 from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.records.record import Record
@@ -312,13 +314,11 @@ class _Watch:
 
 
 def _store(write: Any, lease: Lease, *what: Any, **more: Any) -> None:
-    """Store a slot's outcome by `write`. Where the slot was taken over meanwhile, only warn: the record has it too."""
+    """Store a slot's outcome by `write`. Warn if another worker has settled the slot meanwhile: the record has it."""
     try:
         write(lease, *what, **more)
-    except Exception as error:
-        if type(error).__name__ not in ("UpdateFinishedTrialError", "ValueError"):
-            raise
-        log.warning("%s: taken over by another worker meanwhile", lease.slot)
+    except UpdateFinishedTrialError:
+        log.warning("%s: another worker has taken the trial over and stored its result", lease.slot)
 
 
 def _reason(error: Exception) -> str:

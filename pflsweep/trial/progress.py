@@ -102,7 +102,7 @@ def announce(name: str, simulation: Simulation) -> None:
         return
     share = simulation.cohort_size / federation.clients
     batches = sum(map(schedule.batches, federation.sizes.tolist()))
-    rows_of = cover(targets(federation, "test", simulation.metrics))
+    rows_of = cover(targets(federation, simulation.metrics.rows, simulation.metrics))
     rows = sum(len(rows_of(client)) for client in range(federation.clients))
     tested = rows / schedule.batch / schedule.eval_every
     # A forward pass takes a third of a gradient step

@@ -51,7 +51,7 @@ from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
 
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
-# Initial models are drawn from PyTorch's global generator, so that threads build their trials one after another
+# Threads build their trials one after another: each reads a dataset, and all at once would need the memory of all
 _BUILDING = threading.Lock()
 SMALL = 250_000  # parameters of a model below which one thread is the fastest
 
@@ -293,7 +293,8 @@ def _train(
     # A trial that diverged before has to diverge again, also where no round is left
     if simulation.round in record.evaluated:
         seen = record.clients_in(simulation.round)
-        seen = seen[seen["view"] == "personal"]
+        # Own rows alone, as after a round that is trained; older tables have no other targets
+        seen = seen[(seen["view"] == "personal") & (seen.get("target", "own") == "own")]
         _require_sound(seen["loss"].to_numpy(), seen["n"].to_numpy(), simulation, record)
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()

@@ -138,7 +138,11 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             except FileNotFoundError:
                 is_there = False
             if is_there:
-                yield
+                try:
+                    yield
+                finally:
+                    # Forks have a copy of the descriptor, so that closing ours alone would not release the lock
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
                 return
         finally:
             os.close(descriptor)

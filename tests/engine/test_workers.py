@@ -589,3 +589,28 @@ def test_what_ends_the_command_or_a_worker_loses_nothing(what: str, tmp_path: Pa
     assert 1 <= Record(record).done < 6
     finish(start(tmp_path, 3))
     require_same(undisturbed, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_thread_that_writes_while_a_worker_is_forked_does_not_hold_it_up(tmp_path: Path) -> None:
+    """A fork has a copy of the lock that the thread holds on its stream, and not the thread that would release it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, threading, time\n"
+        "from pflsweep.engine.workers import Workers\n"
+        "def write():\n"
+        "    while True:\n"
+        "        print('x' * 3000, file=sys.stderr, flush=True)\n"
+        "threading.Thread(target=write, daemon=True).start()\n"
+        "workers = Workers(4)\n"
+        "for _ in range(20):\n"
+        "    assert dict(workers.map('job', [1.0] * 8, lambda k: time.sleep(0.02) or k)) == dict(enumerate(range(8)))\n"
+        "    workers._alone = 0\n"
+    )
+    # Unbuffered streams have no such lock
+    env = {
+        **{k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    with open(tmp_path / "stderr", "w") as stderr:
+        subprocess.run([sys.executable, program], env=env, stderr=stderr, check=True, timeout=120)

@@ -261,3 +261,12 @@ def test_a_step_by_parameter_is_one_along_the_whole_gradient(task: Task, momentu
         theirs = opt.update(*theirs, task.grad(theirs[0], batch(size)), 0.1)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert not torch.equal(ours[0], w)
+
+
+def test_a_slice_of_the_whole_model_is_the_whole_model() -> None:
+    """Whatever slice object a method names it by, in chunks of several clients as for one."""
+    w, state, g = torch.randn(3, 3, 4).unbind()
+    opt = Sgd(0.9, 0.1)
+    wanted = torch.func.vmap(lambda w, state, g: opt.update(w, state, g, 0.1))(w, state, g)
+    got = torch.func.vmap(lambda w, state, g: opt.update(w, state, g, 0.1, slice(None)))(w, state, g)
+    assert [tensor.tolist() for tensor in got] == [tensor.tolist() for tensor in wanted]

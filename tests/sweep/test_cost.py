@@ -233,6 +233,10 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
         file.write_text(json.dumps(meta))
         (found,) = {*cost.known_speeds(Path("runs")).values()}
         assert found == pytest.approx(max(speeds.values()) / slower)
+    # The seconds of a trial that went on elsewhere are of no machine
+    meta["sessions"] = [{"environment": meta["environment"] | {"device": "cpu"}}]
+    file.write_text(json.dumps(meta))
+    assert cost.known_speeds(Path("runs")) == {}
 
 
 @pytest.mark.slow

@@ -1,17 +1,19 @@
 """What a user sees of a sweep: the live page, lines in a log, tables and pictures."""
 
 import io
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from sqlalchemy.exc import OperationalError
 
 from pflsweep.sweep import cost, pictures
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.status import groups, summary
+from pflsweep.sweep.status import groups, live, summary
 from pflsweep.sweep.status.live import LiveStatus
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
@@ -136,6 +138,33 @@ def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(q
     view._look()
     view._began = time.monotonic() - 100
     assert view._seconds_left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("x"), r"The live status failed \(KeyError: 'x'\); trials go on.\n"),
+        (
+            OperationalError("select", {}, Exception("gone")),
+            r"The sweep's database cannot be read now \(.*gone.*\); workers wait for it.\nThe sweep's database is .*\n",
+        ),
+    ],
+)
+def test_an_error_of_the_live_status_is_said_once_as_what_it_is(
+    error: Exception, said: str, queue: Queue, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, looks = LiveStatus(queue.plan), []
+
+    def look() -> None:
+        looks.append(view)
+        if len(looks) < 3:
+            raise error
+        view._over.set()
+
+    monkeypatch.setattr(live, "EVERY", 0.001)
+    monkeypatch.setattr(view, "_look", look)
+    view._follow()
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> None:

@@ -244,6 +244,18 @@ def test_clients_whose_loss_is_not_finite_are_warned_of(capfd: pytest.CaptureFix
     assert f"the loss of {lost} of " in capfd.readouterr().err
 
 
+def test_what_is_said_of_clients_is_the_same_when_a_trial_goes_on(capfd: pytest.CaptureFixture) -> None:
+    """The record also has rows of other clients' test data, which are no further clients."""
+    words = ("algorithm=local", "train.lr=1e30", "train.participation=0.5", "metrics.all=true", "metrics.subset=0.5")
+    ear = Ear(1, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped):
+        run_trial(compose([*SMALL, *words, "train.rounds=9"]), lambda config, record: ear)
+    ended = run(*words, "train.rounds=1")
+    scored = ended.record.clients_in(1).query("view == 'personal' and target == 'own' and n > 0")
+    lost = len(scored) - int(scored["loss"].abs().lt(float("inf")).sum())
+    assert f"the loss of {lost} of {len(scored)} clients is not finite" in capfd.readouterr().err
+
+
 def test_under_attack_a_result_may_have_no_finite_loss() -> None:
     attacked = ["train.lr=1e30", "attack=scaled", "train.rounds=1"]
     for _ in range(2):

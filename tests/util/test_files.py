@@ -47,3 +47,21 @@ assert files.read_json(Path(sys.argv[1])) == files.read_yaml(Path(sys.argv[1])) 
     place, ascii = tmp_path / "page.md", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", code, str(place)], check=True, env={**os.environ, **ascii})
     assert place.read_text("utf-8") == '{"a": "≠"}'
+
+
+def test_a_lock_is_released_although_a_fork_has_a_copy_of_it(tmp_path: Path) -> None:
+    """Engine workers are forks, which may begin while another thread holds a lock."""
+    reader, writer = os.pipe()
+    with files.locked(tmp_path / "lock"):
+        child = os.fork()
+        if not child:
+            os.close(writer)
+            os.read(reader, 1)  # until the parent closes its end
+            os._exit(0)
+    try:
+        with files.locked(tmp_path / "lock", wait=False):
+            pass
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+        os.close(reader)

@@ -135,9 +135,14 @@ def run(plan: Plan, queue: Queue) -> None:
                     if error is None:
                         had = queue.record_death(worker.name, worker.status)
                         early[worker.number] = 0 if had else early[worker.number] + 1
+                        # A signal may have come meanwhile; `_stopping` does not stop a worker that is started later
+                        if pressed.is_set():
+                            continue
                         if early[worker.number] < EARLY:
                             say(f"A worker died ({worker.status}). A new one has been started and takes over.")
                             workers[worker.number] = start(worker.number)
+                            if pressed.is_set():
+                                workers[worker.number].stop()
                             continue
                         error = UserError(f"A worker is ended before it has a trial, by {worker.status}.")
                     if isinstance(error, DiskFull):

@@ -16,6 +16,7 @@ from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.slot_state import SETTLED, SlotState
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups
+from pflsweep.sweep.storage import is_unavailable
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError, shortened
 
@@ -76,7 +77,7 @@ class LiveStatus:
 
     def _follow(self) -> None:
         """Read and show the queue until the end. Say when the database becomes unavailable and when it is back."""
-        unavailable = False
+        unavailable = failed = False
         while not self._over.wait(EVERY):
             try:
                 self._look()
@@ -85,6 +86,11 @@ class LiveStatus:
                 unavailable = False
             except Exception as error:
                 reason = shortened(error.__cause__ or error)
+                if not is_unavailable(error):
+                    if not failed:
+                        self._line(f"The live status failed ({type(error).__name__}: {reason}); trials go on.")
+                    failed = True
+                    continue
                 if not unavailable:
                     self._line(f"The sweep's database cannot be read now ({reason}); workers wait for it.")
                 unavailable = True
