@@ -148,9 +148,6 @@ def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger,
         for path in paths:
             try:
                 ledger = ledger_of(path, content := _json(path))
-                # A plan for workers
-                if ledger is None:
-                    continue
                 named = [identity for group in ledger.groups.values() for identity in group["trials"].values()]
                 if not all(map(NAME.fullmatch, [ledger.id, *named])):
                     raise UserError(f"{path} is not copied: it and its trials are named by 16 hexadecimal digits each.")

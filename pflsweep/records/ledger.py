@@ -69,12 +69,11 @@ def file_of(folder: Path, id: str, reading: str, sweep: str, scale: str) -> Path
 def ledgers(*places: Folder) -> list[Ledger]:
     """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError if one is damaged."""
     found = [read_ledger(path) for place in places for path in place.glob("sweeps/*.json")]
-    there = [ledger for ledger in found if ledger is not None]
-    return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
+    return sorted(found, key=lambda ledger: (ledger.written, ledger.path.name))
 
 
-def read_ledger(path: Folder) -> Ledger | None:
-    """Read a ledger; return None for a plan for workers. Raises UserError if the file is damaged."""
+def read_ledger(path: Folder) -> Ledger:
+    """Read a ledger. Raises UserError if the file is damaged or something else."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError, RecursionError) as error:
@@ -82,13 +81,10 @@ def read_ledger(path: Folder) -> Ledger | None:
     return ledger_of(path, content)
 
 
-def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
-    """Build a ledger from a file's content. Return None for a plan for workers, which lies in the same folder.
-
-    Raises UserError if the content is neither.
-    """
+def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger:
+    """Build a ledger from a file's content. Raises UserError if it is something else."""
     if "sweep" not in content:
-        return None
+        raise _no_ledger(path, KeyError("sweep"))
     if content.get("format") != FORMAT:
         raise another_format(path, content.get("format"), path.parent.parent)
     try:

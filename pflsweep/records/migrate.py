@@ -245,7 +245,7 @@ def _option(target: str, option: str | None) -> str:
 
 
 def _is_older_ledger(content: Json) -> bool:
-    """Return whether a file's content is a ledger of format 0. Plans for workers, which lie beside, are none."""
+    """Return whether a file's content is a ledger of format 0."""
     return "sweep" in content and "format" not in content
 
 

@@ -262,11 +262,14 @@ def test_a_record_that_is_not_what_the_ledger_says_is_an_error(sweep: Sweep) -> 
     assert record.folder.exists()
 
 
-def test_plans_beside_ledgers_are_passed_over_and_damage_is_said(sweep: Sweep) -> None:
+def test_damage_of_ledgers_and_files_that_are_none_are_said(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     path = sweep.write()
-    path.with_stem("plan").write_text(json.dumps({"id": "1", "groups": []}))
-    assert [ledger.path for ledger in ledgers(sweep.runs)] == [path]
+    other = path.with_stem("other")
+    other.write_text(json.dumps({"id": "1", "groups": []}))
+    with pytest.raises(UserError, match=r"other\.json is not a ledger of a sweep: KeyError: 'sweep'"):
+        ledgers(sweep.runs)
+    other.unlink()
     whole = path.read_text()
     path.write_text(whole.replace('"failed_points"', '"else"'))
     with pytest.raises(UserError, match="KeyError: 'failed_points'"):
