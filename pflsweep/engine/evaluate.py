@@ -111,12 +111,12 @@ def cover(found: Targets) -> Callable[[int], np.ndarray]:
 
     It is computed when it is asked for, since a block of clients needs its own alone.
     """
-    if _shared(found) and "validation" not in found:
+    if on_same_rows(found) and "validation" not in found:
         return lambda client: found["all"][0]
     return lambda client: np.unique(np.concatenate([rows[client] for rows in found.values()]))
 
 
-def _shared(found: Targets) -> bool:
+def on_same_rows(found: Targets) -> bool:
     """Return whether all clients are scored on the same rows, apart from their validation rows."""
     return "all" in found and all(rows is found["all"][0] for rows in found["all"])
 
@@ -171,7 +171,7 @@ def _passes(
 ) -> Iterator[_Pass]:
     """Yield the predictions from which models are scored. For the arguments see `score`."""
     # Validation rows are a client's own: together with rows that all share they would part clients with one model
-    alone = {"validation"} & found.keys() if _shared(found) else set()
+    alone = {"validation"} & found.keys() if on_same_rows(found) else set()
     together = {name: rows for name, rows in found.items() if name not in alone}
     for group in _groups(models, cover(together), apart=task.calibrated):
         stats = {

@@ -18,7 +18,7 @@ from pflsweep.data.participation import cohort
 from pflsweep.engine.clients import Clients, OptimiserStates, constants
 from pflsweep.engine.cohort import Chunks, rows_of, run_round
 from pflsweep.engine.communication import Traffic
-from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, score, targets, without
+from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, on_same_rows, score, targets, without
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.methods.task import Task
@@ -229,8 +229,7 @@ class Simulation:
         same rows it is one for each worker, since the clients of a block share the work of preparing batches.
         """
         everybody, chunk = torch.arange(self.federation.clients), self.schedule.chunk
-        shared = "all" in found and self.metrics.all_size == "union"
-        count = self.workers.count * (1 if shared or self.workers.count == 1 else BLOCKS)
+        count = self.workers.count * (1 if on_same_rows(found) or self.workers.count == 1 else BLOCKS)
         size = math.ceil(len(everybody) / count / chunk) * chunk
         blocks = list(everybody.split(size))
         return blocks, [float(sum(1 + len(rows[i]) for rows in found.values() for i in block)) for block in blocks]

@@ -150,7 +150,7 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
 
     from pflsweep.report.quantities import summary
 
-    if not _evaluated(record):
+    if not record.evaluated:
         return
     found = summary(record)
     values = {
@@ -199,7 +199,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
     client.log_text(run_id, record.path("config.yaml").read_bytes().decode(), "config.yaml")
     name = record.meta["name"]
     client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
-    if _evaluated(record):
+    if record.evaluated:
         log_table(client, run_id, _client_table(record), "clients.json")
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")
     for key, matrix in record.matrices.items():
@@ -254,12 +254,6 @@ def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: st
     tables = json.loads(client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
     if (entry := {"path": file, "type": "table"}) not in tables:
         client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
-
-
-def _evaluated(record: Record) -> bool:
-    """Return whether any round of a record was evaluated."""
-    table = record.rounds
-    return "personal_accuracy" in table and bool(table["personal_accuracy"].notna().any())
 
 
 def stamps(record: Record) -> list[int]:
