@@ -14,6 +14,7 @@ from pflsweep.conformance.properties import (
     any_chunking,
     any_chunking_with_noise,
     labels_do_not_matter,
+    own_rates_in_any_chunking,
     stacking_changes_nothing,
 )
 from tests.conformance.test_methods import TABLE, TRIED, case
@@ -21,7 +22,13 @@ from tests.conformance.test_methods import TABLE, TRIED, case
 pytestmark = pytest.mark.slow
 
 # Sums have another order there
-ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labels_do_not_matter)
+ROUNDED = (
+    any_chunking,
+    any_chunking_with_noise,
+    own_rates_in_any_chunking,
+    stacking_changes_nothing,
+    labels_do_not_matter,
+)
 ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_device_changes_nothing]
 EXACT = [property_ for property_ in ON_CPU if property_ not in ROUNDED]
 # ALA and DP-SGD have gradients of their own, which are the same with every method
