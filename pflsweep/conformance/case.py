@@ -124,6 +124,11 @@ def models(sim: Simulation) -> dict[str, Tensor]:
     return found if common is None else {**found, "global model": common.clone()}
 
 
+def everything(sim: Simulation) -> dict[str, Tensor]:
+    """Return all states that a simulation keeps and all models that are evaluated, by name."""
+    return {**models(sim), **known(sim)}
+
+
 def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, tolerance: float = 0.0) -> None:
     """Raise AssertionError unless both have the same tensors by the same names.
 

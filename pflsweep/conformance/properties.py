@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.config.fields import rules_of
-from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
+from pflsweep.conformance.case import Case, advance, assert_same, everything, known, models, packed, sizes, unpacked
 from pflsweep.conformance.fake_device import another_device
 from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, memory_of, poisoned, steps_through
@@ -53,7 +53,7 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
     rounds = {}
     for chunk in (1, 2, CLIENTS):
         sim = unpacked(case.simulation(where=where, participation=MOST, chunk=chunk), state)
-        rounds[chunk] = {**models(advance(sim, 1)), **known(sim)}
+        rounds[chunk] = everything(advance(sim, 1))
     for chunk in (2, CLIENTS):
         when = f"a round in chunks of {chunk} beside the same round client by client"
         assert_same(rounds[chunk], rounds[1], when, case.tolerance)
@@ -68,7 +68,7 @@ def own_rates_in_any_chunking(case: Case) -> None:
     for chunk in (1, 4):
         # Four rounds, after which the last turns of the clients differ
         sim = advance(case.simulation(lr_of="last_turn", lr_decay=0.5, chunk=chunk), 4)
-        runs.append({**models(sim), **known(sim)})
+        runs.append(everything(sim))
     assert_same(runs[1], runs[0], "chunks of 4 beside client by client, with train.lr_of=last_turn", case.tolerance)
 
 
@@ -94,7 +94,7 @@ def _after_a_round(sim: Simulation, member: StackMember | None = None) -> dict[s
     if member is not None:
         member.join(sim)
     advance(sim, 1)
-    return {**models(sim), **known(sim)}
+    return everything(sim)
 
 
 def single_precision_is_kept(case: Case) -> None:
@@ -130,7 +130,7 @@ def nothing_is_kept_elsewhere(case: Case) -> None:
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     where = f"{', '.join(changed)} changed in training: a resumed, stacked or parallel trial would lose or mix it up"
     assert not changed, f"{where}. Keep it in the server's or a client's state, and what is derived in cached_property"
-    got, wanted = ({**known(s), **models(s)} for s in (sim, alone))
+    got, wanted = map(everything, (sim, alone))
     assert_same(got, wanted, "beside another trial of the method in the same process")
 
 
@@ -149,7 +149,7 @@ def padding_is_ignored(case: Case) -> None:
     runs = []
     for garbage in (False, True):
         sim = advance(case.simulation(where={"garbage": garbage}, participation=MOST, chunk=CLIENTS), BEFORE)
-        runs.append({**models(sim), **known(sim)})
+        runs.append(everything(sim))
     assert_same(runs[1], runs[0], "with huge numbers in the padded rows (does a loss ignore batch.mask?)")
 
 
@@ -161,20 +161,20 @@ def nothing_is_learnt_from_test_rows(case: Case) -> None:
     runs = []
     for other in (False, True):
         sim = advance(case.simulation(where={"other_test": other}, participation=MOST), BEFORE)
-        runs.append({**models(sim), **known(sim)})
+        runs.append(everything(sim))
     assert_same(runs[1], runs[0], "with other test rows (does training or adaptation read data.test()?)")
 
 
 def verbs_are_pure(case: Case) -> None:
     """no verb writes into what it is given"""
     plain = advance(case.simulation(participation=MOST), BEFORE)
-    wanted = {**models(plain), **known(plain)}
+    wanted = everything(plain)
     # Sgd writes into the work, and nothing else may. With Pure, which does not, the work may not change either.
     for optimiser, donated in ((Sgd, True), (Pure, False)):
         watch = partial(guarded, donated=donated)
         with steps_through(partial(guard, "step", donated)):
             sim = advance(case.simulation(watch=watch, optimiser=optimiser, participation=MOST), BEFORE)
-            got = {**models(sim), **known(sim)}
+            got = everything(sim)
         assert_same(got, wanted, f"under the optimiser {optimiser.__name__}{OVERWRITTEN}")
 
 
@@ -183,8 +183,8 @@ def old_work_is_dead(case: Case) -> None:
     plain = advance(case.simulation(participation=MOST), BEFORE)
     with steps_through(poisoned):
         sim = advance(case.simulation(optimiser=Poisoning, participation=MOST), BEFORE)
-        got = {**models(sim), **known(sim)}
-    assert_same(got, {**models(plain), **known(plain)}, f"with NaN left where the old work stood{OVERWRITTEN}")
+        got = everything(sim)
+    assert_same(got, everything(plain), f"with NaN left where the old work stood{OVERWRITTEN}")
 
 
 def absent_clients_stay(case: Case) -> None:
@@ -250,7 +250,7 @@ def _trained_on(case: Case, device: str) -> dict[str, Tensor]:
     """Return states, models and losses after some rounds on a device, on the CPU."""
     sim = advance(case.simulation(where={"device": device}, participation=MOST, chunk=CLIENTS), BEFORE)
     losses = {f"{view} loss": torch.from_numpy(score.loss) for view, score in sim.evaluate().items()}
-    return {name: tensor.cpu() for name, tensor in {**models(sim), **known(sim), **losses}.items()}
+    return {name: tensor.cpu() for name, tensor in {**everything(sim), **losses}.items()}
 
 
 def traffic_is_exact(case: Case) -> None:
@@ -286,7 +286,7 @@ def state_is_complete(case: Case) -> None:
     for _ in range(2):
         advance(sim, 1)
         advance(other, 1)
-    got, wanted = ({**known(s), **models(s)} for s in (other, sim))
+    got, wanted = map(everything, (other, sim))
     assert_same(got, wanted, "two rounds after loading a checkpoint")
 
 
@@ -298,7 +298,7 @@ def more_rounds_go_on(case: Case) -> None:
     runs = []
     for rounds in (BEFORE + 1, LONG):
         sim = advance(case.simulation(rounds=rounds), BEFORE + 1)
-        runs.append({**models(sim), **known(sim)})
+        runs.append(everything(sim))
     when = f"of {LONG} rounds instead of {BEFORE + 1} (does it read turn.rounds? Then set resumable = False)"
     assert_same(runs[1], runs[0], when)
 
@@ -309,7 +309,7 @@ def hard_clients_are_survived(case: Case) -> None:
         sim = case.simulation(participation=participation)
         before = _losses(sim)
         advance(sim, LONG)
-        for name, value in {**models(sim), **known(sim)}.items():
+        for name, value in everything(sim).items():
             if "state" not in name:  # a state may mark what is missing with an infinity
                 assert bool(value.isfinite().all()), f"{name}: NaN or infinite after {LONG} rounds"
             assert not bool(value.isnan().any()), f"{name}: NaN after {LONG} rounds (infinity may mark what is unknown)"
@@ -332,7 +332,7 @@ def numbers_follow_the_seed(case: Case) -> None:
 def _seeded(case: Case, seed: int) -> dict[str, Tensor]:
     """Return states and models after some rounds with a seed."""
     sim = advance(case.simulation(where={"seed": seed}), BEFORE + 1)
-    return {**models(sim), **known(sim)}
+    return everything(sim)
 
 
 def _losses(sim: Simulation) -> dict[str, float]:

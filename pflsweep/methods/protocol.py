@@ -113,7 +113,7 @@ class Setup(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What some clients of a round are told: their ids, weights and learning rate. They are in the order of their keys.
+    """The facts of a round for some of its clients: ids, weights, learning rates. Clients are ordered by their keys.
 
     In `personal` the ids are the clients to evaluate, not a cohort: there `share` is meaningless and `round` is the
     last round that is done.
