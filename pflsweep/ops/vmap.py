@@ -141,10 +141,6 @@ def of_some(step: Callable, where: Tensor) -> Callable:
     return MethodType(step.__func__, fewer)  # type: ignore[attr-defined]
 
 
-# Parts of PyTorch's messages where a function reads a tensor's values under torch.func.vmap
-BRANCHES = ("data-dependent control flow", "dynamic shape", ".item()")
-
-
 class ClientNumber:
     """Placeholder for a hyperparameter that differs among the clients of a chunk, since they belong to stacked trials.
 
@@ -202,6 +198,10 @@ def _squeeze(leaf: Tensor) -> Tensor:
 
 def _unsqueeze(leaf: Tensor) -> Tensor:
     return leaf.unsqueeze(0)
+
+
+# Parts of PyTorch's messages where a function reads a tensor's values under torch.func.vmap
+BRANCHES = ("data-dependent control flow", "dynamic shape", ".item()")
 
 
 def _vmap(fn: Callable, args: tuple, name: str) -> Any:

@@ -26,7 +26,7 @@ def start(models, before, trained, hyper=HYPER):
 
 def loss(w):
     _, validation = ClientData.of(FEDERATION, [3], 2, batch=4, large=16).holdout(0.3)
-    (batch,) = validation._batches([validation._rows["train"]][0:1], None)
+    (batch,) = validation._chunk.batches([validation._chunk.rows["train"]][0:1], None)
     return float(TASK.loss(w, tree_map(lambda v: v[0], batch)))
 
 

@@ -39,7 +39,7 @@ def start(models, own, last=1):
 
 def loss(w):
     _, validation = data().holdout(0.3)
-    (batch,) = validation._batches([validation._rows["train"]][0:1], None)
+    (batch,) = validation._chunk.batches([validation._chunk.rows["train"]][0:1], None)
     return float(TASK.loss(w, tree_map(lambda v: v[0], batch)))
 
 

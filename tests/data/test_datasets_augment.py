@@ -67,7 +67,7 @@ def batches(federation: Federation, ids: list[int], round: int = 1, stream: str 
 
 @pytest.mark.parametrize("once", [1 << 24, 0])
 def test_training_batches_are_augmented_alike_in_every_chunk(once, monkeypatch):
-    monkeypatch.setattr("pflsweep.data.loader._ONCE", once)
+    monkeypatch.setattr("pflsweep.data.chunk._ONCE", once)
     plain, changed = federation("none"), federation("crop_flip")
     together = batches(changed, [0, 1])
     for i in (0, 1):

@@ -163,7 +163,7 @@ def test_a_methods_own_holdout_stands_in_no_training_text(two_roles, fraction):
     rows = natural.split(two_roles, 0, None, 10, 0.25)
     federation = Federation(two_roles, rows, validation=0.0, seed=0, device="cpu")
     parts = ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(fraction)
-    rest, held = (part._rows["train"] for part in parts)
+    rest, held = (part._chunk.rows["train"] for part in parts)
     assert [len(own) for own in held] == [math.ceil(fraction * len(own) - 1e-9) for own in rows.train]
     assert [len(own) for own in rest] == [
         len(own) - len(last) - 20 + 1 for own, last in zip(rows.train, held, strict=True)
@@ -175,7 +175,7 @@ def test_a_short_text_has_a_holdout_beside_its_training_rows(two_roles):
     rows = natural.split(two_roles, 0, None, 10, 0.25)
     federation = Federation(two_roles._replace(overlap=400), rows, validation=0.0, seed=0, device="cpu")
     for rest, held, own in zip(
-        *(part._rows["train"] for part in ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(0.2)),
+        *(part._chunk.rows["train"] for part in ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(0.2)),
         rows.train,
         strict=True,
     ):

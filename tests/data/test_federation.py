@@ -124,9 +124,9 @@ def test_groups_of_batches(i, count, steps):
 @pytest.mark.parametrize("fraction", [1e-12, 0.2, 0.5, 0.99])
 def test_a_holdout_is_disjoint_and_the_same_in_every_round(fraction):
     for i, own in enumerate(ROWS):
-        rest, held = (part._rows["train"][0].tolist() for part in data([i]).holdout(fraction))
+        rest, held = (part._chunk.rows["train"][0].tolist() for part in data([i]).holdout(fraction))
         again = data([i], round=9).holdout(fraction)
-        assert [rest, held] == [part._rows["train"][0].tolist() for part in again]
+        assert [rest, held] == [part._chunk.rows["train"][0].tolist() for part in again]
         if len(own) == 1:
             assert rest == held == own.tolist()
         else:

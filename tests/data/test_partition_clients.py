@@ -62,7 +62,7 @@ def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
 
     def parts(federation: Federation, ids: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         rest, held = ClientData.of(federation, ids, 1, batch=4, large=8).holdout(0.2)
-        return rest._rows["train"], held._rows["train"]
+        return rest._chunk.rows["train"], held._chunk.rows["train"]
 
     rest, held = parts(other, ids)
     assert same(rest, parts(own, ids)[0])

@@ -121,7 +121,8 @@ def test_knnper(weight: float | None) -> None:
         given = {"features": features, "logits": logits, "w": w, "k": 3}
         stored, best = (x, y), weight
         if weight is None:
-            rest, held = (np.searchsorted(run.rows(i), part._rows["train"][0]) for part in run.data(1, i).holdout(0.3))
+            parts = run.data(1, i).holdout(0.3)
+            rest, held = (np.searchsorted(run.rows(i), part._chunk.rows["train"][0]) for part in parts)
             stored = x[rest], y[rest]
             right = [
                 int((personal.knnper(**given, store=stored, x=x[held], weight=k / 10).argmax(1) == y[held]).sum())

@@ -77,7 +77,7 @@ class Run:
         return [torch.from_numpy(np.searchsorted(self.rows(i), order)) for order in orders]
 
     def batches(self, t: int, i: int) -> list[torch.Tensor]:
-        return self.local(i, self.data(t, i)._shuffled(0, EPOCHS, "epochs"))
+        return self.local(i, self.data(t, i)._chunk.shuffled(0, EPOCHS, "epochs"))
 
     def arguments(self) -> dict:
         size, _, loss = perceptron(WIDTHS)
@@ -120,7 +120,7 @@ def test_fedala(chunk: int, layers: int) -> None:
     def ala_batches(t: int, i: int, epoch: int) -> list[torch.Tensor]:
         data = run.data(t, i)
         count = int(np.ceil(0.8 * SIZES[i] - 1e-9))
-        rows = data._generator(0, "ala").permutation(run.rows(i))[:count]
+        rows = data._chunk.generator(0, "ala").permutation(run.rows(i))[:count]
         return run.local(i, [rows[k : k + 4] for k in range(0, count, 4)])
 
     top = run.task.top(layers)
@@ -140,15 +140,15 @@ def test_fedfomo(chunk: int) -> None:
     rest = {i: run.data(1, i).holdout(0.3) for i in range(len(SIZES))}
 
     def batches(t: int, i: int) -> list[torch.Tensor]:
-        return run.local(i, run.data(t, i).holdout(0.3)[0]._shuffled(0, EPOCHS, "epochs"))
+        return run.local(i, run.data(t, i).holdout(0.3)[0]._chunk.shuffled(0, EPOCHS, "epochs"))
 
     def chosen(t: int, i: int, p_row: object, available: object) -> list[int]:
         return [n for n in run.downs[t, i].ids.tolist() if n >= 0]
 
     expected = fedfomo.run(
         **{**run.arguments(), "batches": batches},
-        train_rows=lambda i: run.local(i, [rest[i][0]._rows["train"][0]])[0],
-        val_rows=lambda i: run.local(i, [rest[i][1]._rows["train"][0]])[0],
+        train_rows=lambda i: run.local(i, [rest[i][0]._chunk.rows["train"][0]])[0],
+        val_rows=lambda i: run.local(i, [rest[i][1]._chunk.rows["train"][0]])[0],
         chosen=chosen,
     )
     run.check_personal(expected)

@@ -13,8 +13,8 @@ import torch
 import pflsweep
 from pflsweep.commands.main import main
 from pflsweep.config.compose import compose
+from pflsweep.data.chunk import Chunk
 from pflsweep.data.federation import Federation
-from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import cohort
 from pflsweep.methods.task import Batch
 from pflsweep.trial.build import build
@@ -33,16 +33,16 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result, dict[str, Any]]:
     """Run an ordinary trial, and return it with what it has drawn, in the form that `pflsweep.run` takes."""
     batches: dict[tuple[int, int], list[np.ndarray]] = {}
-    usual = ClientData._as_prescribed
+    usual = Chunk._as_prescribed
 
-    def spied(data: ClientData, c: int, stream: str, drawn: list[np.ndarray]) -> list[np.ndarray]:
-        who = data._members[c]
-        if (data._purpose, stream) == ("train", "epochs"):
+    def spied(chunk: Chunk, c: int, stream: str, drawn: list[np.ndarray]) -> list[np.ndarray]:
+        who = chunk.members[c]
+        if (chunk.purpose, stream) == ("train", "epochs"):
             batches[who.round, who.client] = drawn
-        return usual(data, c, stream, drawn)
+        return usual(chunk, c, stream, drawn)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ClientData, "_as_prescribed", spied)
+        patched.setattr(Chunk, "_as_prescribed", spied)
         result = pflsweep.run(words)
     parts = build(compose(words))
     federation: Federation = parts.federation

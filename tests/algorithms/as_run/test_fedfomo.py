@@ -24,7 +24,7 @@ def data_of(client: int, round: int) -> ClientData:
 
 def risk(w: Tensor, data: ClientData) -> float:
     """Return the mean cross-entropy on all training rows of a handle."""
-    x, y = FEDERATION.gather(torch.from_numpy(data._rows["train"][0]))
+    x, y = FEDERATION.gather(torch.from_numpy(data._chunk.rows["train"][0]))
     return float(entropy(answers(named(w), x), y))
 
 
