@@ -178,7 +178,7 @@ def next_round(engine) -> Callable[[], None]:
 def only_fit(engine) -> Callable[[], None]:
     """The local steps of one client, in the state that the engine is in."""
     from pflsweep.methods.protocol import Given
-    from pflsweep.ops.vmap import own, select
+    from pflsweep.ops.vmap import own_copy, select
 
     ids = torch.tensor([0])
     turn = engine._turn(ids)
@@ -187,7 +187,7 @@ def only_fit(engine) -> Callable[[], None]:
 
     def fit() -> None:
         data = engine._data(ids, engine.round, "train")
-        engine.verbs.fit(given, data, own(engine.verbs.start(given, data)))
+        engine.verbs.fit(given, data, own_copy(engine.verbs.start(given, data)))
 
     return fit
 

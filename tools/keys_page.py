@@ -10,7 +10,7 @@ from pflsweep.config.compose import compose
 from pflsweep.config.fields import Rule
 from pflsweep.config.hydra_loader import sweep_defaults
 from pflsweep.config.keys import as_override
-from pflsweep.config.options import GROUPS, SWEEP_GROUPS, Keys, rules, sweep_rules
+from pflsweep.config.options import KEY_GROUPS, SWEEP_GROUPS, Keys, rules, sweep_rules
 from pflsweep.report.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
@@ -26,7 +26,7 @@ by `python -m tools.keys_page`; `pflsweep list keys` prints the same.
 def page() -> str:
     """Return the page as markdown: a table a group."""
     of_a_sweep = "# Keys of a sweep\n\nWith `-m` alone; trials do not know them.\n"
-    of_trials = _sections(GROUPS, rules(), compose([]).flat)
+    of_trials = _sections(KEY_GROUPS, rules(), compose([]).flat)
     return "\n".join([INTRO, *of_trials, of_a_sweep, *_sections(SWEEP_GROUPS, sweep_rules(), sweep_defaults())])
 
 

@@ -18,7 +18,7 @@ from pflsweep.config.compose import Config, compose_both
 from pflsweep.config.hydra_errors import SweepOnly
 from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.schema import check
-from pflsweep.engine.workers import available
+from pflsweep.engine.workers import usable_cores
 from pflsweep.sweep.command import check_command
 from pflsweep.util import files, processor
 from pflsweep.util.errors import Parser, UserError, in_gb, one_line, without_password
@@ -149,7 +149,7 @@ def _devices(command: CommandConfig) -> Iterator[Finding]:
     from pflsweep.ops import memory
     from pflsweep.trial.device import device_of
 
-    cores, size = available(), memory.total(torch.device("cpu"))
+    cores, size = usable_cores(), memory.total(torch.device("cpu"))
     yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {in_gb(size)} of memory")
     if not torch.cuda.is_available():
         why = _without_cuda()

@@ -16,7 +16,7 @@ from pflsweep.commands.check import case_of, named, statement, verdict
 from pflsweep.config.hydra_loader import option_files
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
-from pflsweep.engine.workers import available
+from pflsweep.engine.workers import usable_cores
 from pflsweep.ops import memory
 from pflsweep.report.markdown import inline, table
 from pflsweep.trial.metadata import commit
@@ -101,7 +101,7 @@ def _case(name: str, device: str) -> Case:
 
 def processes(device: str) -> int:
     """Return how many processes may try properties at once on a device: one a core, as far as its memory goes."""
-    return max(1, min(available(), int(memory.total(torch.device(device)) / SHARE)))
+    return max(1, min(usable_cores(), int(memory.total(torch.device(device)) / SHARE)))
 
 
 def _tried(names: list[str], device: str, properties: tuple[Property, ...], end: float, at_once: int) -> list[Tried]:

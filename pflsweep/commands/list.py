@@ -11,7 +11,7 @@ from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import Parser, UserError, nearest
 from pflsweep.util.resources import sweep_names, yaml_names
 
-GROUPS = {
+GROUP_OF = {
     "algorithms": "algorithm",
     "datasets": "dataset",
     "partitions": "partition",
@@ -22,7 +22,7 @@ GROUPS = {
     "studies": "study",
     "settings": "setting",
 }
-KNOWN = (*GROUPS, "sweeps", "scales", "readings", "spaces", "keys")
+KNOWN = (*GROUP_OF, "sweeps", "scales", "readings", "spaces", "keys")
 
 
 def main(argv: list[str]) -> int:
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         lines = _keys(asked.config_dir)
     else:
         tables = {"sweeps": _sweeps, "scales": _scales}
-        lines = tables[asked.what]() if asked.what in tables else _options(GROUPS[asked.what], asked.config_dir)
+        lines = tables[asked.what]() if asked.what in tables else _options(GROUP_OF[asked.what], asked.config_dir)
     width = max(map(len, lines), default=0)
     for name, line in lines.items():
         print(f"{name.ljust(width)}  {line}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from pflsweep.config.options import GROUPS
+from pflsweep.config.options import KEY_GROUPS
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.source_hash import is_own_file
 
@@ -29,7 +29,8 @@ class Node:
         if not isinstance(path, str) or "." not in path:
             said = "is missing" if path is None else f"is {path!r}"
             raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
-        apart = {"_target_", *(field.name for field in fields(GROUPS[group]))} if group in GROUPS else {"_target_"}
+        declared = [field.name for field in fields(KEY_GROUPS[group])] if group in KEY_GROUPS else []
+        apart = {"_target_", *declared}
         return cls(group, option, path, {key: value for key, value in values.items() if key not in apart})
 
     def __str__(self) -> str:

@@ -257,7 +257,7 @@ class Workers(Keys):
     heartbeat: int = hyper("seconds between heartbeats; a worker that misses five counts as dead", low=1)
 
 
-GROUPS: dict[str, type[Keys]] = {
+KEY_GROUPS: dict[str, type[Keys]] = {
     "": TopLevel,
     "data": Data,
     "paths": Paths,
@@ -275,7 +275,7 @@ SWEEP_GROUPS: dict[str, type[Keys]] = {"": Sweep, "tune": Tune, "workers": Worke
 @cache
 def rules() -> dict[str, Rule]:
     """Return the rule of each of the trainer's keys, by full key."""
-    return _rules(GROUPS)
+    return _rules(KEY_GROUPS)
 
 
 @cache

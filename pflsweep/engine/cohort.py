@@ -15,7 +15,7 @@ from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
 from pflsweep.ops.random import GENERATORS, without_global_draws
-from pflsweep.ops.vmap import leaves, own, select, tree_map
+from pflsweep.ops.vmap import leaves, own_copy, select, tree_map
 
 T = TypeVar("T")
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
@@ -173,7 +173,7 @@ class Cohort:
         ids, given = self.ids[cut], self._given(cut)
         data = self.data_of(ids, self.turn.round)
         # The optimiser writes into it, and what `start` returns may be views of any state
-        work = own(rows_of("`start` returned", self.verbs.start(given, data), len(ids)))
+        work = own_copy(rows_of("`start` returned", self.verbs.start(given, data), len(ids)))
         if self.optimisers is not None:
             self.optimisers.resume(ids, work)
         work = self.verbs.fit(given, data, work)

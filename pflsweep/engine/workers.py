@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1  # constant of prctl.h: the signal that a process gets whe
 _NUMBER = 4  # bytes of a job's number in the pipe
 
 
-def available() -> int:
+def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -286,14 +286,14 @@ def _answer(do: Callable[[int], Any], k: int) -> bytes:
     try:
         return pickle.dumps((k, do(k), None))
     except BaseException as error:
-        return pickle.dumps((k, None, portable(error)))
+        return pickle.dumps((k, None, picklable(error)))
     finally:
         with suppress(Exception):  # os._exit does not flush what a method has printed
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-def portable(error: BaseException) -> BaseException:
+def picklable(error: BaseException) -> BaseException:
     """Return an exception with its traceback as a note; one that cannot be pickled as a RuntimeError of its text."""
     said = f"In a worker process:\n{traceback.format_exc()}"
     try:

@@ -16,7 +16,7 @@ from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.graph import Repeated, recorders
-from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, own, per_client, select, tree_map
+from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, own_copy, per_client, select, tree_map
 from pflsweep.util.errors import UserError
 
 # What it costs to go on without the clients that have ended, in steps of one client: their part of the state is copied,
@@ -253,7 +253,7 @@ def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[B
             continue
         where = torch.tensor(at, device=device)
         # A step may write into the work
-        some = _together(of_some(step, where), select(given, where), own(select(work, where)), part)
+        some = _together(of_some(step, where), select(given, where), own_copy(select(work, where)), part)
         work = tree_map(lambda all, new, where=where: all.index_copy(0, where, new), work, some)
     return work
 

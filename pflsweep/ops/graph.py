@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.ops.vmap import leaves, own, tree_map
+from pflsweep.ops.vmap import leaves, own_copy, tree_map
 from pflsweep.util.once import warn_once
 
 WARM = 2  # calls of a function before it is recorded, in which libraries set themselves up
@@ -50,7 +50,7 @@ class Repeated:
 
     def _start(self, record: Callable[[Repeat], Repeat], state: Any, value: Any) -> None:
         """Record the function for trees of these shapes, or give up recording it."""
-        self._state, self._value, self._like = own(state), own(value), _shapes((state, value))
+        self._state, self._value, self._like = own_copy(state), own_copy(value), _shapes((state, value))
         try:
             self._replay = record(self._advance)
         except RuntimeError as error:

@@ -65,7 +65,7 @@ def select(tree: Any, where: Any) -> Any:
     return tree_map(some, tree)
 
 
-def own(tree: Any) -> Any:
+def own_copy(tree: Any) -> Any:
     """Return a copy of a tree whose tensors are contiguous and share memory with nothing."""
     return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
 

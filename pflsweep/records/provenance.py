@@ -1,7 +1,7 @@
 """The versions of pflsweep's code that trained a record's rounds, by the sessions that its metadata lists."""
 
 from pflsweep.records.record import Record
-from pflsweep.util.source_hash import changed
+from pflsweep.util.source_hash import edited_components
 
 
 def trained_by(record: Record) -> list[dict[str, str]]:
@@ -26,6 +26,6 @@ def code_versions(record: Record) -> int:
     """
     apart: list[dict[str, str]] = []
     for digests in trained_by(record):
-        if digests and all(changed(known, digests) for known in apart):
+        if digests and all(edited_components(known, digests) for known in apart):
             apart.append(digests)
     return len(apart)

@@ -8,7 +8,7 @@ from pflsweep.config.keys import PLUGS, as_override
 
 Flat = Mapping[str, Any]  # a config by full key
 OPTIONS = ("dataset", "partition", "model")  # groups whose option a name has, with what is set of it
-GROUPS = ("algorithm", *PLUGS, "study", *OPTIONS)
+NAMED = ("algorithm", *PLUGS, "study", *OPTIONS)
 # Hashes, which nobody can read: what differs in them alone is numbered
 HASHES = ("data_checksum", "data.prescribed")
 FEW = 3  # keys that a name has at least, if so many differ
@@ -28,7 +28,7 @@ def _differs(key: str, configs: Sequence[Flat]) -> bool:
     group = key.partition(".")[0]
     by_option: dict[str, set[str]] = {}
     for config in configs:
-        option = str(config.get(group)) if group in GROUPS and key != group else ""
+        option = str(config.get(group)) if group in NAMED and key != group else ""
         by_option.setdefault(option, set()).add(str(config.get(key)))
     return any(len(values) > 1 for values in by_option.values())
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Method, Plugin
-from pflsweep.ops.vmap import own
+from pflsweep.ops.vmap import own_copy
 from pflsweep.util.errors import UserError
 
 
@@ -63,7 +63,7 @@ def next_turn(simulation: Simulation, client: int) -> tuple[Tensor, Tensor]:
     """
     ids = simulation.last.new_tensor([client])
     given, data = simulation.next_turn(ids)
-    work = own(simulation.verbs.start(given, data))
+    work = own_copy(simulation.verbs.start(given, data))
     if simulation.optimisers is not None:
         simulation.optimisers.resume(ids, work)
     # `inner` is the method's own work where ALA wraps it. A copy, since training may write into the work.

@@ -31,11 +31,11 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
     except KeyboardInterrupt:
         return 0
     except BaseException as raised:
-        from pflsweep.engine.workers import portable
+        from pflsweep.engine.workers import picklable
         from pflsweep.util import files
 
         # Where this disk is full too, the command has the exit status alone
-        content = pickle.dumps(portable(raised))
+        content = pickle.dumps(picklable(raised))
         with suppress(OSError):
             files.atomic(Path(error), lambda path: path.write_bytes(content))
         return 1

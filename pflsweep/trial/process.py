@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pflsweep.engine.workers import available
+from pflsweep.engine.workers import usable_cores
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
 
@@ -16,7 +16,7 @@ Stop = Callable[[], bool]  # whether to stop after this round
 
 def threads_each(workers: int) -> int:
     """Return the threads of each of `workers` workers that share this machine; a single one has PyTorch's default."""
-    return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
+    return torch.get_num_threads() if workers == 1 else max(1, usable_cores() // workers)
 
 
 def cores(workers: str | int, threads: str | int, sweep_workers: int = 1) -> float:
@@ -28,7 +28,7 @@ def cores(workers: str | int, threads: str | int, sweep_workers: int = 1) -> flo
     asked = threads if workers in ("auto", 1) else workers
     if asked == "auto" or (workers == "auto" and threads == 1):
         asked = threads_each(sweep_workers)
-    return min(int(asked), available() / sweep_workers)
+    return min(int(asked), usable_cores() / sweep_workers)
 
 
 @contextmanager

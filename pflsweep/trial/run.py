@@ -48,7 +48,7 @@ from pflsweep.trial.tables import (
 from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
-from pflsweep.util.source_hash import changed
+from pflsweep.util.source_hash import edited_components
 
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
 # Threads build their trials one after another: each reads a dataset, and all at once would need the memory of all
@@ -198,7 +198,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
 
 def _warn_edited(record: Record, digests: dict[str, str]) -> None:
     """Warn where the code was edited since the record's last round, since its rounds are then by two versions."""
-    edited = [name for before in trained_by(record)[-1:] for name in changed(before, digests)]
+    edited = [name for before in trained_by(record)[-1:] for name in edited_components(before, digests)]
     if edited:
         warn(
             f"{record.meta['name']}: the code of pflsweep that its numbers depend on ({', '.join(edited)}) was edited "

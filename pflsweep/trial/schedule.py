@@ -83,13 +83,13 @@ def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
 
     size: parameters of the model.
     """
-    from pflsweep.engine.workers import available
+    from pflsweep.engine.workers import usable_cores
     from pflsweep.ops import memory
 
-    most = CROWD * available()
+    most = CROWD * usable_cores()
     if workers > most:
         raise UserError(
-            f"train.workers is {workers}: each is a process of one thread, and this machine has {available()} cores "
+            f"train.workers is {workers}: each is a process of one thread, and this machine has {usable_cores()} cores "
             f"for them, so that more than {most} ({CROWD} a core) would only wait for each other. A round has "
             f"{cohort} clients, which is another limit. Use train.workers=auto, or at most {most}."
         )

@@ -163,7 +163,7 @@ def code_digests(options: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {name: _joint(modules) for name, modules in {"engine": shared, **own}.items()}
 
 
-def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def edited_components(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the components whose code is not equivalent in two results of `code_digests`.
 
     A component that only one of them has is not returned.

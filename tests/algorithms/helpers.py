@@ -21,7 +21,7 @@ from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Given, Method, Plugin, Verbs
 from pflsweep.methods.task import Batch, Loss, Task, cross_entropy, mean_over
 from pflsweep.models import mlp
-from pflsweep.ops.vmap import leaves, own, select
+from pflsweep.ops.vmap import leaves, own_copy, select
 
 SIZES = (7, 12, 1, 20, 5)  # training samples of each client: with batch 4, 2 to 5 steps an epoch, or one
 CLASSES, FEATURES = 3, 4
@@ -189,7 +189,7 @@ def opened(run: Run, ids: list[int]) -> Opened:
     down, labels = run.method.send(simulation.server, turn), simulation.federation.labels[chosen]
     given = Given(down, select(run.clients, chosen), turn, labels)
     data = simulation._data(chosen, simulation.round, "train")
-    return Opened(given, data, own(run.method.start(given, data)))
+    return Opened(given, data, own_copy(run.method.start(given, data)))
 
 
 def close(got: Any, expected: Any, tolerance: float = 1e-10) -> None:

@@ -16,7 +16,7 @@ from pflsweep.commands.main import main
 from pflsweep.conformance import properties
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.fake_device import another_device
-from pflsweep.engine.workers import available
+from pflsweep.engine.workers import usable_cores
 from pflsweep.models import mlp
 from pflsweep.trial.speed import Setting, measured, speeds
 
@@ -217,7 +217,7 @@ def test_several_processes_try_what_one_tries() -> None:
         return [line for line in text.splitlines() if " | " in line and "platform" not in line]
 
     assert found(2) == found(1)
-    assert 1 <= gpu_page.processes("cpu") <= available()
+    assert 1 <= gpu_page.processes("cpu") <= usable_cores()
 
 
 def test_a_device_that_computes_otherwise_is_seen() -> None:

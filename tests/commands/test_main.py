@@ -16,7 +16,7 @@ import pytest
 
 from pflsweep import __version__
 from pflsweep.commands import main as commands_main
-from pflsweep.commands.list import GROUPS
+from pflsweep.commands.list import GROUP_OF
 from pflsweep.commands.main import main
 from pflsweep.sweep.status import summary
 from pflsweep.util import files
@@ -115,7 +115,7 @@ def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> Non
     assert main(["list", what]) == 0
     out = capsys.readouterr().out
     assert [word for word in words if word not in out] == []
-    group = Path(commands_main.__file__).parents[2] / "conf" / GROUPS[what]
+    group = Path(commands_main.__file__).parents[2] / "conf" / GROUP_OF[what]
     files = [file for file in group.rglob("*.yaml") if "common" not in file.parts]
     assert len(out.splitlines()) == len(files)
 

@@ -170,7 +170,7 @@ def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytes
         return digest_of(config, True, [])
 
     before = digest()
-    monkeypatch.setitem(options.GROUPS, "train", Longer)
+    monkeypatch.setitem(options.KEY_GROUPS, "train", Longer)
     options.rules.cache_clear()
     monkeypatch.setattr(schema, "NEUTRAL", {**identity.NEUTRAL, **options.neutral()})
     assert with_key(3) == digest() == before != with_key(4)

@@ -20,13 +20,13 @@ from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Turn, Verbs
 from pflsweep.methods.task import Batch
 from pflsweep.ops import random
-from pflsweep.ops.vmap import leaves, own, per_client, select
+from pflsweep.ops.vmap import leaves, own_copy, per_client, select
 from pflsweep.util.errors import UserError
 
 
 def test_work_that_the_engine_owns_shares_no_memory() -> None:
     w = torch.zeros(3)
-    work = own((w.expand(2, 3), torch.zeros(2), None))
+    work = own_copy((w.expand(2, 3), torch.zeros(2), None))
     work[0][0] += 1
     assert not w.any()
     assert work[0].tolist() == [[1, 1, 1], [0, 0, 0]]

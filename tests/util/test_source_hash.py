@@ -20,7 +20,7 @@ from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
 from pflsweep.util import source_hash
 from pflsweep.util.errors import UserError
-from pflsweep.util.source_hash import changed, code_digests, own_modules
+from pflsweep.util.source_hash import code_digests, edited_components, own_modules
 from tests.test_golden import recorded
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
@@ -86,7 +86,7 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
     """fedfomo_ma is a variant in its own file, which imports fedfomo's."""
     before = digests()
     edit(*edited)
-    assert changed(before, digests()) == components
+    assert edited_components(before, digests()) == components
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: st
         old, new = new.replace(": Server", ""), new
     before = digests()
     edit(file, old, new)
-    assert changed(before, digests()) == []
+    assert edited_components(before, digests()) == []
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_the_type_of_a_field_is_part_of_it(edit: Edit) -> None:
     """The types of a message's fields decide how its traffic is counted."""
     before = digests()
     edit("methods/stock.py", 'each client\'s model."""\n\n    w: Vector', 'each client\'s model."""\n\n    w: Scalars')
-    assert changed(before, digests()) == ["engine"]
+    assert edited_components(before, digests()) == ["engine"]
 
 
 def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, mo
     assert before == shipped_code(compose(["algorithm=ditto"]))
     assert set(before) == {"engine", "algorithm", "model", "dataset", "partition"}
     edit("algorithms/ditto.py", "", CONSTANT)
-    assert changed(before, shipped_code(config)) == ["algorithm"]
+    assert edited_components(before, shipped_code(config)) == ["algorithm"]
 
 
 def test_a_module_that_a_function_imports_counts_before_it_has_run(

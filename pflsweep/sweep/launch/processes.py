@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from pflsweep.engine.workers import available
+from pflsweep.engine.workers import usable_cores
 from pflsweep.ops import memory
 from pflsweep.sweep.plan import Plan, write
 from pflsweep.sweep.queue import Queue
@@ -87,7 +87,7 @@ class Worker:
 
 def check_count(count: int) -> None:
     """Raise UserError if this machine cannot hold so many workers."""
-    cores, free = available(), memory.available()
+    cores, free = usable_cores(), memory.available()
     if count > cores:
         raise UserError(
             f"workers.count: {count} workers would start, and this command has {cores} core{'s' * (cores > 1)} of this "
