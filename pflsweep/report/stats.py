@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -36,6 +37,18 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     """
     mean = fmean(values) if len(values) else math.nan
     return mean, stdev(values) if len(values) > 1 and math.isfinite(mean) else math.nan
+
+
+def rounded(x: float, decimals: int) -> float:
+    """Return a number with so many decimals, halves away from zero.
+
+    Two means of the same numbers may differ in the last bit, so that one is below a half and one above. So what counts
+    are nine decimals.
+    """
+    if not abs(x) < 1e15:  # NaN, infinite, or without decimals
+        return x
+    exact = Decimal(repr(round(x, 9)))
+    return float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)) + 0.0  # no minus zero
 
 
 def standard_error(std: float, n: int, other_std: float, other_n: int) -> float:

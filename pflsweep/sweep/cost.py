@@ -20,7 +20,7 @@ from pflsweep.config.keys import under
 from pflsweep.config.options import Train
 from pflsweep.data.datasets import emnist
 from pflsweep.sweep.plan import Plan, Slot, changed
-from pflsweep.trial.build import build_dataset, build_federation, build_model
+from pflsweep.trial.build import build_dataset, build_federation, build_model, dp_sgd
 from pflsweep.trial.device import device_of
 from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
@@ -62,7 +62,7 @@ SIZES = {
 START = 1.0
 # A forward pass beside a gradient, which is a forward and a backward pass of about twice its cost
 FORWARD = 1 / 3
-PLAIN = "plain gradient steps"  # where a speed is from that includes no evaluation
+PLAIN = "plain gradient steps"  # where a speed is from that includes nothing of a method's own
 FROM_FILE = "pflsweep.data.partition.from_file.split"
 _dataset_sizes: dict[str, DatasetSize] = {}  # cache: sizes of other datasets, which have to be read
 
@@ -94,7 +94,7 @@ def images_a_round(config: Config) -> int:
     # With train.steps each client takes the same number of batches, however many rows it has
     if train.steps is not None:
         everybody = size.clients or dataset_size(config).owners or 1
-        return round(everybody * cohort * train.steps * train.batch)
+        return round(everybody * cohort * train.steps * min(train.batch, size.rows / everybody))
     return round(size.rows * cohort * train.epochs)
 
 
@@ -210,25 +210,37 @@ def passes(config: Config) -> float:
     return float(method.load().passes(epochs, **method.options))
 
 
-def seconds(configs: Iterable[Config], rate: float, how: str) -> float:
-    """Return the seconds that trials take at a speed, with the start of each. rate, how: as `speed` returns them.
-
-    The speed of finished runs includes their evaluation. To plain steps it is added: `evaluation_gradients`.
-    """
-    work = [gradients_of_trial(config) + (evaluation_gradients(config) if how == PLAIN else 0) for config in configs]
+def seconds(configs: Iterable[Config], rate: float) -> float:
+    """Return the seconds that trials take at a speed, with the start of each. rate: as `speed` returns it."""
+    work = [gradients_of_trial(config) + evaluation_gradients(config) for config in configs]
     return sum(work) / rate + START * len(work)
 
 
 def evaluation_gradients(config: Config) -> float:
     """Return what a trial's evaluation costs, in gradients of single images.
 
-    Each client's own model and the global one are scored on the rows that nobody trains on. Where a partition leaves
-    clients out these are too many, so that they are counted up to the number of training rows.
+    Each client's own model and the global one are scored on the rows that nobody trains on, and on those of other
+    clients where `metrics` asks for them. Where a partition leaves clients out these are too many, so that they are
+    counted up to the number of training rows.
     """
-    size, rows = dataset_size(config), partition_size(config).rows
+    from pflsweep.methods.stock import no_global_model, personal_is_global
+
+    metrics, size, partition = config.metrics, dataset_size(config), partition_size(config)
+    clients = partition.training_clients or size.owners or 1
     total = min(size.train + size.test, config.data.limit or math.inf)
-    evaluations = math.ceil(config.train.rounds / config.train.eval_every)
-    return FORWARD * 2 * evaluations * min(max(total - rows, 0), rows)
+    held = min(max(total - partition.rows, 0), partition.rows)
+    own = partition.rows if metrics.rows == "train" else held
+    # Rows that are scored with the model of each client, all clients together
+    others = math.ceil((clients - 1) * metrics.subset) if metrics.subset_size == "union" else bool(metrics.subset)
+    each = own * min(1 + others + (metrics.all and metrics.all_size == "own"), clients)
+    common = each  # with the global model
+    if metrics.all and metrics.all_size == "union":
+        # All clients are scored on the same rows, which the global model sees once
+        each, common = own * clients, own
+    method = config.node("algorithm").load()
+    views = 0 if method.global_model is no_global_model else common
+    views += (method.personal is not personal_is_global) * each + metrics.trained * each
+    return FORWARD * math.ceil(config.train.rounds / config.train.eval_every) * views
 
 
 NAMED = ("algorithm", "dataset", "partition")  # groups whose code is asked what a trial costs
@@ -258,7 +270,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
                 values[group]["_target_"] = trusted[values[group].pop("_option_")]
             config = Config(values, {**meta, "algorithm": meta["method"]}, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1
-            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
+            speed = (gradients_of_trial(config) + evaluation_gradients(config)) / status["seconds"] / share
             del values["model"]["_option_"]
             keys = _speed_keys(meta, where, config.train, values["model"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, yaml.YAMLError, UserError):
@@ -280,8 +292,11 @@ def _newest(files: Iterable[Path], count: int) -> list[Path]:
 def _speed_keys(
     choices: dict[str, Any], environment: dict[str, Any], train: Train, model: dict[str, Any]
 ) -> list[tuple[str, ...]]:
-    """Return the keys under which a speed is known: with the method, then without. model: the model's options."""
-    how = (json.dumps(model, sort_keys=True), str(train.batch), train.precision)
+    """Return the keys under which a speed is known: with the method, then without. model: the model's options.
+
+    DP-SGD takes the gradient of each image apart, so that its speed says nothing of other trials.
+    """
+    how = (json.dumps(model, sort_keys=True), str(train.batch), train.precision, choices.get("privacy") or "none")
     where = (environment["device"], environment["processor"], choices["model"], choices["dataset"], *how)
     return [(*where, method_name(choices)), where]
 
@@ -289,9 +304,8 @@ def _speed_keys(
 def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
     """Return a trial's speed and where the number comes from, or (None, why it is unknown).
 
-    The speed is in gradients of single images per second while `workers` workers share the machine; that of finished
-    runs includes their evaluation. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
-    in as many processes.
+    The speed is in gradients of single images per second while `workers` workers share the machine. On a CPU it is
+    taken to grow in proportion to the cores, since a cohort trains in as many processes.
     """
     try:
         device = device_of(config.device)
@@ -320,7 +334,7 @@ def _step_speed(config: Config, device: str) -> float:
 
     import torch
 
-    from pflsweep.methods.task import Batch, Task
+    from pflsweep.methods.task import Batch, Private, Task
 
     size, batch = dataset_size(config), config.train.batch
     model = build_model(config, size.shape, size.classes).to(device)
@@ -331,7 +345,10 @@ def _step_speed(config: Config, device: str) -> float:
     shape = (batch, *size.shape)
     x = torch.randint(words, shape, generator=generator) if words else torch.rand(shape, generator=generator)
     y = torch.randint(size.classes, (batch,), generator=generator)
-    one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
+    key = torch.tensor(0, device=device)
+    one = Batch(x.to(device), y.to(device), mask=None, live=None, key=key)
+    if (private := dp_sgd(config)) is not None:
+        one = one._replace(private=Private(torch.tensor(float(batch), device=device), key, *private, []))
     # CPU time of the thread does not depend on what else the cores do
     clock = thread_time if device == "cpu" else perf_counter
     try:

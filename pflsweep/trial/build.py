@@ -301,6 +301,15 @@ def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:
                 raise UserError(f"{pair}: {reason}.{good}")
 
 
+def dp_sgd(config: Config) -> tuple[float, float] | None:
+    """Return clip and noise of a config's DP-SGD, as ClientData.poisson takes them; None without it."""
+    if not config.chooses("privacy"):
+        return None
+    options = config.node("privacy").options
+    # A plug-in of one's own may have others
+    return options.get("clip", 1.0), options.get("sigma", 1.0)
+
+
 def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
     """Raise UserError if DP-SGD is combined with keys about the order of batches: it draws its batches itself."""
     if config.chooses("privacy") and prescribed is not None and prescribed.batches is not None:

@@ -94,8 +94,11 @@ class Progress:
         self._bar.close()
 
 
-def announce(name: str, simulation: Simulation) -> None:
-    """Say what will be trained, and how long it takes by the measured time of one gradient step."""
+def announce(name: str, simulation: Simulation, private: tuple[float, float] | None = None) -> None:
+    """Say what will be trained, and how long it takes by the measured time of one gradient step.
+
+    private: clip and noise of DP-SGD, whose steps take longer.
+    """
     federation, schedule = simulation.federation, simulation.schedule
     left = schedule.rounds - simulation.round
     if not left or _quiet:
@@ -107,7 +110,7 @@ def announce(name: str, simulation: Simulation) -> None:
     tested = rows / schedule.batch / schedule.eval_every
     # A forward pass takes a third of a gradient step
     steps = left * (_passes(simulation) * share * batches + tested / 3)
-    seconds = _seconds_a_step(simulation) * steps / schedule.workers
+    seconds = _seconds_a_step(simulation, private) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(
         f"{name}: {begin}{left} round{'s' * (left > 1)} of {simulation.cohort_size} of {federation.clients} "
@@ -123,12 +126,13 @@ def _passes(simulation: Simulation) -> float:
     return method.passes(method.epochs, **{name: getattr(method, name) for name in hyperparameters(type(method))})
 
 
-def _seconds_a_step(simulation: Simulation) -> float:
+def _seconds_a_step(simulation: Simulation, private: tuple[float, float] | None) -> float:
     """Time a gradient step in seconds. Its batch is drawn for this purpose, so the trial's draws stay as they are."""
     federation = simulation.federation
     task = simulation.task
     client = int(federation.sizes.argmax())
-    data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
+    plain = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
+    data = plain if private is None else plain.poisson(*private)
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
     threads = torch.get_num_threads()
 

@@ -31,7 +31,7 @@ from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, destination, open_run, send
-from pflsweep.trial.build import Parts, build
+from pflsweep.trial.build import Parts, build, dp_sgd
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
 from pflsweep.trial.progress import Progress, announce, mention, say, warn
@@ -235,7 +235,7 @@ def _run(
     with listen(config.tracking, record) as hears, interruptible(asked) as stop:
         record.begin()
         try:
-            announce(name, simulation)
+            announce(name, simulation, dp_sgd(config))
             _train(record, simulation, parts.study, config.checkpoint.every, hears, watch, stop)
             _finish(record, simulation, parts, config)
             status = "finished"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflsweep.report import stats
-from pflsweep.report.stats import gain, interval, over_clients, over_seeds
+from pflsweep.report.stats import gain, interval, over_clients, over_seeds, rounded
 
 
 def test_t_interval_by_hand():
@@ -11,6 +11,16 @@ def test_t_interval_by_hand():
     assert found.mean == pytest.approx(0.7)
     assert found.half == pytest.approx(0.248414, abs=1e-6)
     assert found.kind == "95% CI over 3 seeds"
+
+
+@pytest.mark.parametrize(
+    ("x", "decimals", "wanted"),
+    [(0.4895, 3, 0.49), (0.4895 - 1e-15, 3, 0.49), (-0.4895, 3, -0.49), (0.48949, 3, 0.489), (-0.0001, 3, 0.0),
+     (2.5, 0, 3.0), (1e20, 2, 1e20), (float("inf"), 3, float("inf"))],
+)  # fmt: skip
+def test_halves_are_rounded_away_from_zero(x: float, decimals: int, wanted: float) -> None:
+    assert rounded(x, decimals) == wanted
+    assert str(rounded(x, decimals)) == str(wanted)
 
 
 def test_bootstrap_of_two_clients_by_hand():

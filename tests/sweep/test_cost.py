@@ -14,7 +14,7 @@ from pflsweep.commands.main import main
 from pflsweep.config.compose import Config, compose
 from pflsweep.sweep import cost
 from pflsweep.sweep.cost import SIZES, DatasetSize
-from pflsweep.sweep.plan import Group, Plan
+from pflsweep.sweep.plan import Group, Plan, changed
 from pflsweep.sweep.search_space import Axis
 from pflsweep.trial.build import build_dataset
 from pflsweep.trial.progress import duration
@@ -198,11 +198,12 @@ def test_speeds_of_records_in_gradients() -> None:
     speeds = cost.known_speeds(Path("runs"))
     rate, how = cost.speed(config, speeds)
     assert how == "its own runs"
-    assert rate == pytest.approx(2 * cost.images_a_trial(config) / status["seconds"]), "Ditto makes two passes"
+    work = 2 * cost.images_a_trial(config) + cost.evaluation_gradients(config)
+    assert rate == pytest.approx(work / status["seconds"]), "Ditto makes two passes"
     assert cost.speed(compose([*SMALL, "algorithm=fedavg"]), speeds) == (rate, "other methods' runs")
     again = compose([*SMALL, "algorithm=ditto", "algorithm.own_epochs=12"])
     assert cost.speed(again, speeds) == (rate, "its own runs"), "with other hyperparameters"
-    for other in ("model.hidden=[17]", "train.batch=11", "train.precision=bf16"):
+    for other in ("model.hidden=[17]", "train.batch=11", "train.precision=bf16", "privacy=dp_sgd"):
         assert cost.speed(compose([*SMALL, other]), speeds)[1] == "plain gradient steps", other
     assert cost.speed(compose(["dataset=cifar10"]), speeds)[1] == "plain gradient steps"
 
@@ -270,16 +271,53 @@ def test_points_cost_what_they_set(plan: Plan) -> None:
     assert [cost.gradients_of_slot(plan, slot) / images for slot in plan.slots] == [4, 4, 3, 8, 2, 2, 2]
 
 
-def test_start_and_evaluation_are_added_to_plain_steps_and_the_start_to_finished_runs() -> None:
-    """Digits have 1,797 rows; five evaluations of two models on those for tests are a third of a gradient each."""
+def test_start_and_evaluation_are_added_to_training() -> None:
     config = compose([*SMALL, "train.rounds=10", "train.eval_every=2"])
-    rows = rows_of(config)
-    assert cost.evaluation_gradients(config) == pytest.approx(5 * 2 * (1797 - rows) / 3)
-    trained = cost.gradients_of_trial(config) / 100
-    assert cost.seconds([config] * 3, 100.0, "its own runs") == pytest.approx(3 * (trained + cost.START))
-    plain = cost.seconds([config], 100.0, cost.PLAIN)
-    assert plain == pytest.approx(trained + cost.evaluation_gradients(config) / 100 + cost.START)
-    assert cost.seconds([], 100.0, cost.PLAIN) == 0
+    work = cost.gradients_of_trial(config) + cost.evaluation_gradients(config)
+    assert cost.seconds([config] * 3, 100.0) == pytest.approx(3 * (work / 100 + cost.START))
+    assert cost.seconds([], 100.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "models"),
+    [
+        ([], 2),
+        (["algorithm=fedavg"], 1),
+        (["algorithm=fedavg", "metrics.trained=true"], 2),
+        # Of 10 clients: the model of each on the rows of all, the global one on them once
+        (["metrics.all=true"], 10 + 1),
+        (["algorithm=fedavg", "metrics.all=true"], 1),
+        (["metrics.all=true", "metrics.all_size=own"], 2 * 2),
+        # Each on its own rows and those of ceil(9 / 2) others
+        (["metrics.subset=0.5"], 2 * 6),
+        (["metrics.subset=0.5", "metrics.subset_size=own", "metrics.all=true", "metrics.all_size=own"], 2 * 3),
+        (["metrics.subset=1.0", "metrics.all=true", "metrics.all_size=own"], 2 * 10),
+    ],
+)
+def test_evaluation_counts_the_rows_that_each_model_is_scored_on(words: list[str], models: int) -> None:
+    """Digits have 1,797 rows; each row on which a model is scored costs a third of a gradient."""
+    config = compose(
+        [*SMALL, "algorithm=ditto", "partition.clients=10", "train.rounds=10", "train.eval_every=2", *words]
+    )
+    held = 1797 - rows_of(config)
+    assert cost.evaluation_gradients(config) == pytest.approx(5 * models * held / 3)
+    assert cost.evaluation_gradients(changed(config, {"metrics.rows": "train"})) == pytest.approx(
+        5 * models * rows_of(config) / 3
+    )
+
+
+def test_a_private_step_is_timed_as_one() -> None:
+    """The gradient of each image is clipped, which takes several times as long as their mean."""
+    batch = ["train.batch=64", "model.hidden=[256]"]
+    (private, _), (plain, _) = (cost.speed(compose([*batch, *words]), {}) for words in (["privacy=dp_sgd"], []))
+    assert private is not None and plain is not None
+    assert private < plain / 1.5
+
+
+def test_batches_are_not_larger_than_clients() -> None:
+    words = ["partition=iid", "partition.clients=10", "train.steps=3", "train.batch=500"]
+    estimate, images = trained(*words)
+    assert estimate == pytest.approx(images, rel=0.01)
 
 
 @pytest.mark.slow

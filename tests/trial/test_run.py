@@ -804,7 +804,7 @@ def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> N
 def test_what_is_said_first_counts_the_methods_passes(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_seconds_a_step", lambda simulation: 1.0)
+    monkeypatch.setattr(progress, "_seconds_a_step", lambda simulation, private: 1.0)
     monkeypatch.setattr(progress, "duration", "{:.0f} s".format)
     said = []
     for method in ("fedavg", "pfedme", "ditto"):

@@ -42,7 +42,7 @@ def kendall(pairs: list[tuple[float, float]], apart: float) -> float:
     signs = []
     for (ours, printed), (other, printed_other) in combinations(pairs, 2):
         if abs(printed - printed_other) > apart + EPS:  # False for two that are both infinite
-            signs.append(
-                (ours > other) - (ours < other) if printed > printed_other else (ours < other) - (ours > other)
-            )
+            higher, lower = (ours, other) if printed > printed_other else (other, ours)
+            # Means of as many right answers may differ in the last bit
+            signs.append((higher > lower + EPS) - (higher < lower - EPS))
     return sum(signs) / len(signs) if signs else math.nan

@@ -18,7 +18,7 @@ from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.report.paper.store import CellTrials, FinishedTrial, Store
-from pflsweep.report.stats import Interval, gain
+from pflsweep.report.stats import Interval, gain, rounded
 
 
 class Cell(NamedTuple):
@@ -308,7 +308,7 @@ class Comparison:
                 known = [p for p in places if not math.isnan(found[p].value.mean)]
                 # Infinite: a goal that is never reached, which is a result, but not one that may be marked
                 there = {p: found[p] for p in known if math.isfinite(found[p].value.mean)}
-                shown = {p: sign * round(m.value.mean, m.metric.decimals) for p, m in there.items()}
+                shown = {p: sign * rounded(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
                 enough = len(known) > (1 if len(known) == len(places) else 2)  # of the first two rows one says nothing
                 for place, number in shown.items():

@@ -191,8 +191,13 @@ def _classes(of: Comparison, theirs: dict[str, str], line: published.Printed) ->
 
 
 def _seeds(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
-    stated, asked = _number(theirs["runs"]), {len(of.seeds(of.layout.setting_of(line)))} - {0}
-    return [f"runs: stated {theirs['runs']}, here {n} (seeds)" for n in asked if stated is not None and n != stated]
+    """Return how many seeds the rows of a setting have, if some have others than the stated number."""
+    stated, setting = _number(theirs["runs"]), of.layout.setting_of(line)
+    ours = {len(trials.finished) for trials in of.trials_by_cell if trials.setting == setting} - {0}
+    if stated is None or ours <= {stated}:
+        return []
+    said = f"{min(ours)}" if len(ours) == 1 else f"{min(ours)} to {max(ours)}"
+    return [f"runs: stated {theirs['runs']}, here {said} (seeds)"]
 
 
 def _places(where: list[str], of: int) -> str:

@@ -5,6 +5,7 @@ import re
 
 from pflsweep.report import tables
 from pflsweep.report.paper.comparison import Cell
+from pflsweep.report.stats import rounded
 
 MINUS = "\N{MINUS SIGN}"
 CITATION = re.compile(r"\s*(?:\([^()]*(?:19|20)\d\d[^()]*\)|\[\d+\])$")  # (Li et al., 2020) or [26]
@@ -20,8 +21,7 @@ def number(x: float, decimals: int, sign: str = "") -> str:
     """Return a number with so many decimals and a true minus sign. sign: "+" marks positive ones."""
     if math.isnan(x):
         return tables.NONE
-    rounded = round(x, decimals) + 0.0  # no minus zero
-    return f"{rounded:{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
+    return f"{rounded(x, decimals):{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
 
 
 def points(x: float) -> str:

@@ -24,6 +24,7 @@ from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled
 from pflsweep.report.paper.store import CellTrials, FinishedTrial
+from pflsweep.report.stats import rounded
 from pflsweep.util.errors import without_password
 
 LISTED = 8  # gaps of a change
@@ -112,7 +113,7 @@ def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
     for table in of.readings.values():
         for (row, at), cell in table.cells.items():
             if cell.has_number and cell.metric.best != "none":
-                shown = round(cell.value.mean, cell.metric.decimals)
+                shown = rounded(cell.value.mean, cell.metric.decimals)
                 columns[at].append((row, shown if cell.metric.best == "low" else -shown))
     ranks: dict[int, list[float]] = defaultdict(list)
     for numbers in columns.values():

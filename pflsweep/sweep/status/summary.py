@@ -97,7 +97,7 @@ def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Cou
             "trained": count - len(configs),
             "rounds": group.config.train.rounds,
             "images a trial": cost.images_a_trial(group.config),
-            "seconds": cost.seconds(configs, rate, how) if rate else math.nan,
+            "seconds": cost.seconds(configs, rate) if rate else math.nan,
         })  # fmt: skip
     return pd.DataFrame(lines), ways, unknown
 
@@ -152,7 +152,7 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
     known = _speed_sources(ways)
     sentences = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
-        sentences.append("Plain steps are a lower bound: nothing of a method's own. Evaluation is estimated.")
+        sentences.append("Plain steps are a lower bound: nothing of a method's own.")
     if known:
         sentences.append(f"Each trial's start counts as {cost.START:g} s.")
     if unknown:

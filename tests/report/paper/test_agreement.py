@@ -47,4 +47,6 @@ def test_kendalls_tau_is_over_pairs_that_print_tells_apart() -> None:
     assert kendall(pairs, 1.0) == pytest.approx((4 - 1) / 5)
     assert kendall(pairs, 0.5) == pytest.approx((5 - 1) / 6)
     assert math.isnan(kendall(pairs[:2], 1.0))
+    pairs[2] = (30.0 - 1e-14, 60.0)
+    assert kendall(pairs, 1.0) == pytest.approx(4 / 5), "a tie, but for the last bit"
     assert kendall([(1.0, math.inf), (2.0, math.inf), (3.0, 4.0)], 0.0) == -1.0

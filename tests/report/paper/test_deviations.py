@@ -32,6 +32,15 @@ def test_what_a_search_has_chosen_is_what_trials_have(tmp_path: Path) -> None:
     assert "momentum: stated 0.9, here 0.5 (cifar10 clients25)" in found
 
 
+def test_seeds_are_said_where_rows_have_different_ones(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0, 1))
+    sweep.add("cifar10/clients25", "fedavg", {0: [60], 1: [62]})
+    sweep.add("cifar10/clients25", "local", {0: [70]})
+    sweep.write()
+    found = deviations.lines(reproduced(sweep.runs, "pgfed/table1"))
+    assert any(line.startswith("runs: stated 3, here 1 to 2 (seeds) (cifar10 clients25)") for line in found), found
+
+
 def test_the_fewest_classes_of_any_trial_are_said(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", "fedfomo/table1", seeds=(0, 1))
     records = sweep.add("mnist/clients15", "local", {0: [6, 7], 1: [6, 7]}, partition__classes_per_client=2)
