@@ -283,6 +283,7 @@ def test_start_and_evaluation_are_added_to_training() -> None:
     [
         ([], 2),
         (["algorithm=fedavg"], 1),
+        (["algorithm=local"], 1),
         (["algorithm=fedavg", "metrics.trained=true"], 2),
         # Of 10 clients: the model of each on the rows of all, the global one on them once
         (["metrics.all=true"], 10 + 1),
@@ -310,7 +311,8 @@ def test_a_private_step_is_timed_as_one() -> None:
     """The gradient of each image is clipped, which takes several times as long as their mean."""
     batch = ["train.batch=64", "model.hidden=[256]"]
     (private, _), (plain, _) = (cost.speed(compose([*batch, *words]), {}) for words in (["privacy=dp_sgd"], []))
-    assert private is not None and plain is not None
+    assert private is not None
+    assert plain is not None
     assert private < plain / 1.5
 
 
