@@ -50,6 +50,18 @@ def possible(device: torch.device) -> bool:
     return sys.platform == "linux" and device.type == "cpu" and not torch.cuda.is_available()
 
 
+class WorkerDied(UserError):  # noqa: N818 (what happened, as in LeaseLost)
+    """A worker process has died, most likely because memory ran out. status: its exit status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(
+            f"A worker process has died (exit status {status}; -9 is a kill, which is also what the system does when "
+            "memory runs out). The record is whole, and the same command goes on from its last checkpoint: with fewer "
+            "processes, such as train.workers=1, where memory was short."
+        )
+
+
 class Workers:
     """Up to `count` processes for each map, this one included.
 
@@ -200,18 +212,14 @@ def _arrived(busy: set[Connection], pids: dict[Connection, int], timeout: float 
 def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] | None:
     """Return (k, answer) from a worker, or None if it is done.
 
-    Raises what `do` has raised, and UserError where the worker has died.
+    Raises what `do` has raised, and WorkerDied.
     """
     try:
         message = pickle.loads(pipe.recv_bytes())
     except (EOFError, OSError):
         status = os.waitstatus_to_exitcode(os.waitpid(pids.pop(pipe), 0)[1])
         pipe.close()
-        raise UserError(
-            f"A worker process has died (exit status {status}; -9 is a kill, which is also what the system does when "
-            "memory runs out). The record is whole, and the same command goes on from its last checkpoint: with fewer "
-            "processes, such as train.workers=1, where memory was short."
-        ) from None
+        raise WorkerDied(status) from None
     if message is None:
         return None
     k, answer, error = message
@@ -224,7 +232,7 @@ def _fork(jobs: Iterable[int], do: Callable[[int], Any], pipes: list[Connection]
     """Fork a worker for jobs, and return our end of its pipe and its pid. pipes: our ends of the other workers'."""
     ours, theirs = Pipe()
     libc, parent = ctypes.CDLL(None), os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         with warnings.catch_warnings():  # "fork in a process with threads": as in PyTorch's own DataLoader
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -247,8 +255,9 @@ def _work(
 ) -> NoReturn:  # fmt: skip
     """Run jobs in a worker and send their answers. Ends the process: when all are done, or the parent is gone."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C: it ends the round first
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Ctrl-C and SIGTERM reach the whole process group. The parent handles them: it ends the round first
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _renew_streams()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for other in pipes:

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from pflsweep.sweep.hyperband import promoted
@@ -246,13 +247,22 @@ class Queue:
         for name in self._slots_by_study():
             for trial in self._trials(name):
                 if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
-                    death = {"status": status, "rounds": rounds_in_record(trial)}
-                    trial_id = self._find_trial_id(name, trial.number)
-                    self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
-                    self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
+                    # Another worker may have taken the trial over meanwhile
+                    with suppress(UpdateFinishedTrialError):
+                        self._count_death(self._find_trial_id(name, trial.number), trial, status)
                     found += 1
         self.revive()
         return found
+
+    def retry_after_death(self, lease: Lease, status: str) -> None:
+        """Enqueue a slot again after a process of its worker has died, and count the death against it."""
+        self._count_death(lease.trial_id, self._ask(self.storage.get_trial, lease.trial_id), status)
+        self.revive()
+
+    def _count_death(self, trial_id: int, trial: FrozenTrial, status: str) -> None:
+        death = {"status": status, "rounds": rounds_in_record(trial)}
+        self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
+        self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
 
     def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""

@@ -51,12 +51,15 @@ class SlotState(NamedTuple):
         return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
     def record_deleted(self, runs: Path | None) -> bool:
-        """Return whether the record of a trial that was trained on this machine is gone.
+        """Return whether a record is gone that should be on this machine.
 
-        runs: the folder of runs that the database lies in, if it does; a copy of that folder is a sweep of its own.
+        runs: the folder of runs that the database lies in, if it does: then all records are in it, whatever the name of
+        the machine was, which changes with each container. A copy of that folder is a sweep of its own.
         """
-        here = [result for result in self.trials if result.get("host") == gethostname()]
-        return not all((Path(one["folder"]) if runs is None else runs / one["identity"]).exists() for one in here)
+        if runs is not None:
+            return not all((runs / one["identity"]).exists() for one in self.trials)
+        here = [Path(one["folder"]) for one in self.trials if one.get("host") == gethostname()]
+        return not all(folder.exists() for folder in here)
 
     @property
     def reason(self) -> str:

@@ -14,6 +14,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import StackMember, run_stack
+from pflsweep.engine.workers import WorkerDied
 from pflsweep.records.record import Record
 from pflsweep.sweep.browse import labels_of
 from pflsweep.sweep.plan import Plan, Slot, stackable
@@ -32,6 +33,7 @@ from pflsweep.util.retry import StorageUnavailable
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds until the queue is read again where no slot is free
+LONGEST = 30.0  # seconds after which a trial that another process trains is looked at again, at most
 
 
 class NoWinner(Exception):  # noqa: N818 (no error of its own)
@@ -90,6 +92,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     # a database would leave transactions open, or be swallowed by a library
     with interruptible(stop) as over, quietly(), part_of(plan.id), _heartbeats(queue) as holding:
         busy: set[Slot] = set()  # slots with a trial that another process trains, perhaps for another sweep
+        again, wait = 0.0, PAUSE  # when these are tried again. Each try builds the trial's data, so that waits double
         while not queue.sweep.finished:
             if over():
                 raise KeyboardInterrupt
@@ -98,10 +101,14 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
                 if not queue.sweep.finished:
                     time.sleep(PAUSE)
                     queue.revive()
-                busy.clear()
+                if time.monotonic() >= again:
+                    busy.clear()
                 continue
             with holding(leases):
-                busy |= _settle_all(queue, leases, over)
+                found = _settle_all(queue, leases, over)
+            wait = min(2 * wait, LONGEST) if found else PAUSE
+            again = time.monotonic() + wait
+            busy |= found
 
 
 def _check_code(plan: Plan) -> None:
@@ -212,6 +219,9 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         # These say nothing about the trial, so that its slot stays open
         _release(queue, [lease])
         raise
+    except WorkerDied as death:
+        log.warning("%s: %s", queue.plan.title(lease.slot, lease.point), death)
+        _store(queue.retry_after_death, lease, f"exit status {death.status} of a process of its own")
     except Pruned as loser:
         _store(queue.prune, lease, {"reason": str(loser)})
     except Exception as error:

@@ -229,6 +229,22 @@ def test_a_killed_worker_is_an_error_that_says_so() -> None:
         next(sim.run())
 
 
+def test_a_signal_to_the_whole_process_group_is_for_the_command_alone(forks: list[int]) -> None:
+    """`timeout` and Slurm send SIGTERM to all processes; the command ends the round, for which it needs its workers."""
+    here = os.getpid()
+
+    def do(k: int) -> int:
+        if os.getpid() != here:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+        return k
+
+    workers = Workers(2)
+    for _ in range(2):
+        assert sorted(workers.map("any", [1.0] * 6, do)) == [(k, k) for k in range(6)]
+    assert forks
+
+
 def test_after_a_failure_a_checkpoint_brings_everything_back(tmp_path: Path) -> None:
     """The fourth round fails; after loading the checkpoint the same simulation continues bitwise."""
     once = tmp_path / "failed"

@@ -396,6 +396,8 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     assert [again.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [("a",), ("b",)]
     assert [again.sweep.states[slot].trials for slot in partial.final_slots(0)] == [[], []]
     # Both final trials are trained again
+    for name in ("c", "d"):
+        (partial.runs / name).mkdir(parents=True)
     assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
     assert again.sweep.finished
     other = opened(partial)
@@ -509,13 +511,13 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_again(plan: Plan
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
     # The whole folder was moved since
     done(queue, 0.5, {"trials": [{"identity": "there", "host": gethostname(), "folder": gone}]})
-    done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
+    done(queue, 0.5, {"trials": [{"identity": "there", "host": "another machine", "folder": gone}]})
     assert opened(plan).sweep.finished
     last = plan._replace(id="1" * 16)
     queue = opened(last)
-    for _ in range(5):
+    for host in [gethostname()] * 4 + ["the name of an earlier container"]:
         # The folder that this one was copied from still has it
-        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": str(tmp_path)}]})
+        done(queue, 0.5, {"trials": [{"identity": "a", "host": host, "folder": str(tmp_path)}]})
     assert [state.status for state in opened(last).sweep.states.values()] == ["done"] * 3 + ["waiting"] * 2
 
 

@@ -133,6 +133,50 @@ def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: p
     assert {state.status for state in queue.sweep.states.values()} == {"waiting"}
 
 
+def test_a_trial_whose_process_dies_is_tried_again_three_times(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose worker dies: memory may be short for a moment alone."""
+    deaths = [3, 1]
+
+    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
+        number = claim.slot.number
+        if not claim.slot.final and number < 2 and deaths[number]:
+            deaths[number] -= 1
+            raise worker.WorkerDied(-9)
+        return [{"value": 0.5, "identity": f"{claim.slot.final}{number}"}]
+
+    queue, plan = three(plan)
+    plan = plan._replace(workers=replace(plan.workers, stack=1))
+    monkeypatch.setattr(worker, "_train", trained)
+    worker.work(plan)
+    queue.refresh()
+    by_number = {slot.number: state for slot, state in queue.sweep.states.items() if not slot.final}
+    assert [by_number[k].status for k in range(3)] == ["failed", "done", "done"]
+    assert "3 times in a row at round 0, the last time by exit status -9" in by_number[0].reason
+
+
+def test_a_trial_that_another_sweep_trains_is_looked_at_less_and_less_often(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, plan = three(plan)
+    plan = plan._replace(workers=replace(plan.workers, stack=1))
+    now, looks = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
+        if not claim.slot.final and claim.slot.number == 0 and now[0] < 200:
+            looks.append(now[0])
+            raise worker.Locked("another process")
+        return [{"value": 0.5, "identity": "one"}]
+
+    monkeypatch.setattr(worker, "_train", trained)
+    monkeypatch.setattr(worker.time, "sleep", sleep)
+    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+    worker.work(plan)
+    assert looks[:8] == [0, 1, 3, 7, 15, 31, 61, 91]
+
+
 @pytest.mark.slow
 def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """One trial is pruned, one fails, one is held by another process at first and is trained in the end."""

@@ -81,6 +81,8 @@ class Worker:
         code = self.process.returncode
         if code >= 0:
             return f"exit status {code}"
+        if -code not in set(signal.Signals):  # a real-time signal
+            return f"signal {-code}"
         name = signal.Signals(-code).name
         return f"{name} (out of memory?)" if name == "SIGKILL" else name
 
