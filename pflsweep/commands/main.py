@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pflsweep import __version__
-from pflsweep.util import signals
+from pflsweep.util import signals, streams
 from pflsweep.util.errors import Diverged, UserError, nearest
 
 COMMANDS = {
@@ -33,7 +33,7 @@ CONFIG_DIR = ("--config-dir", "-cd")
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 bug or failed trial, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
-    with signals.terminable():
+    with signals.terminable(), streams.unbroken():
         return _main(sys.argv[1:] if argv is None else argv)
 
 
@@ -55,10 +55,6 @@ def _main(argv: list[str]) -> int:
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped; give the same command again to continue", file=sys.stderr)
         return signals.exit_code()
-    except BrokenPipeError:
-        # The reader of a pipe has ended, as in `pflsweep --help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) or error.filename is None:
             raise

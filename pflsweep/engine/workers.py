@@ -28,6 +28,7 @@ import torch
 from pflsweep.ops import memory
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
+from pflsweep.util.streams import NAMES, Stream
 
 MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
 CROWDED = 1.25  # cores that all processes of a map get together below which one alone is as fast: others compute here
@@ -115,8 +116,9 @@ class Workers:
         Each worker begins with a job that is assigned to it. Then all take what is left from a shared queue.
         """
         _reap(self._done)
-        sys.stdout.flush()  # a fork has a copy of what is buffered and would print it again
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()  # a fork has a copy of what is buffered and would print it again
         try:
             left = _Queue(jobs[count - 1 :])
         except OSError as error:
@@ -282,12 +284,11 @@ def _renew_streams() -> None:
     Another thread may have been writing when the process was forked. In the fork that thread does not exist, so that
     its lock on a stream is never released, and a flush would wait for ever.
     """
-    for name, number in (("stdout", 1), ("stderr", 2)):
+    for name in NAMES:
         old = getattr(sys, name)
-        if old is not None and old is getattr(sys, f"__{name}__"):
+        if isinstance(old, Stream) or (old is not None and old is getattr(sys, f"__{name}__")):
             with suppress(OSError):  # it is closed
-                new = os.fdopen(number, "w", buffering=1, encoding=old.encoding, errors=old.errors, closefd=False)
-                setattr(sys, name, new)
+                setattr(sys, name, Stream(name, old))
 
 
 def _answer(do: Callable[[int], Any], k: int) -> bytes:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from pflsweep.util import signals
+from pflsweep.util import signals, streams
 
 
 def main(plan: str, number: int, name: str, error: str, command: int, heartbeat: int) -> int:
@@ -21,7 +21,7 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
     over = threading.Event()
     threading.Thread(target=_follow, args=(over, command, heartbeat), daemon=True).start()
     try:
-        with signals.terminable():
+        with signals.terminable(), streams.unbroken():
             from pflsweep.sweep.plan import read
             from pflsweep.sweep.worker import work
             from pflsweep.trial.progress import quietly
