@@ -343,6 +343,17 @@ class Bare(FedAvg):
     mu: float = hyper("a field of a class that is not a dataclass", low=0)
 
 
+class BareToo(FedAvg):
+    """A class that is not a dataclass, with a field that has a default."""
+
+    eta: float = 0.5
+
+
+class Misspelt(FedAvg):
+    def agregate(self, given: Any, up: Any) -> Any:
+        raise AssertionError("nobody calls it")
+
+
 class CountsLabels(NamedTuple):
     w: Vector
     counts: Vector

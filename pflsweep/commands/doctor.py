@@ -197,13 +197,18 @@ def _data(command: CommandConfig) -> Iterator[Finding]:
         yield Finding(OK, f"dataset={option}: {len(data.y):,} samples of {data.classes} classes can be read")
     except UserError as error:
         yield Finding(WRONG, str(error))
-    there = [name for name, place in _places().items() if (root / place).exists()]
+    there = [name for name, place in _places().items() if _has_files(root / place)]
     others = [name for name in _places() if name not in there]
     yield Finding(OK, f"there are: {', '.join(there) or 'none'}; digits and synthetic need no files")
     if others:
         yield Finding(
             NOTE, f"not there: {', '.join(others)}; data.download=true fetches most of them when they are used"
         )
+
+
+def _has_files(place: Path) -> bool:
+    """Return whether a file or a folder with something in it is there. A download that failed leaves an empty one."""
+    return any(place.iterdir()) if place.is_dir() else place.exists()
 
 
 def _places() -> dict[str, str]:

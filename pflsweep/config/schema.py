@@ -131,6 +131,13 @@ def _check_described(node: Node) -> None:
     check_fields(cls, node.options, node.group, f"add it to {node.group}/{node.option}.yaml")
 
 
+def _declared(cls: type) -> str:
+    """Return the first attribute that a class itself declares with a type, other than a ClassVar; "" if none."""
+    return next(
+        (name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)), ""
+    )
+
+
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
     """Check values against a class's fields.
 
@@ -142,6 +149,12 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
         if left := next((name for name, value in vars(base).items() if isinstance(value, Field)), None):
             raise UserError(
                 f"{base.__name__}.{left} is declared by hyper(), but {base.__name__} is not a dataclass: put "
+                "@dataclass(frozen=True, kw_only=True) above the class."
+            )
+        # A class that inherits the fields of a dataclass, and is none itself
+        if hasattr(base, "__dataclass_fields__") and "__dataclass_fields__" not in vars(base) and _declared(base):
+            raise UserError(
+                f"{base.__name__}.{_declared(base)} is declared, but {base.__name__} is not a dataclass: put "
                 "@dataclass(frozen=True, kw_only=True) above the class."
             )
     fields, rules = hyperparameters(cls), rules_of(cls)

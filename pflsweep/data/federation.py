@@ -72,7 +72,8 @@ class Federation:
             if not len(own):
                 raise UserError(
                     f"partition: client {i} of {self.clients} has no training data. Use fewer clients "
-                    "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
+                    "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha). In a file, "
+                    "or in a partition of your own, give it rows."
                 )
             if rows.validation is not None:
                 split["validation"].append(np.sort(rows.validation[i]))

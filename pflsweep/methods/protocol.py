@@ -78,6 +78,7 @@ same mixture is what it predicts with. N = 4 clients, a cohort of M = 2, a model
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
 
 from torch import Tensor
@@ -87,6 +88,7 @@ from pflsweep.config.fields import hyper as hyper
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 # Types of a message's fields
 Vector = Annotated[Tensor, "vector"]
@@ -293,11 +295,23 @@ class Verbs(NamedTuple):
                 f"{type(method).__name__} has no {' and no '.join(lacks)}: a method defines each of its verbs, or "
                 "takes it from pflsweep.methods.stock, as in `send = stock.broadcast`."
             )
+        _warn_if_misspelt(type(method), names)
         verbs = cls(**found, method=method, plugins=plugins)
         for plugin in (*method.plugins(), *plugins):
             plugin.check(method)
             verbs = plugin.plug(verbs)
         return verbs
+
+
+def _warn_if_misspelt(method: type[Method], verbs: list[str]) -> None:
+    """Warn about a function of a user's own method that is named almost as a verb, which then is the parent's."""
+    known = {*verbs, *dir(Method), "step"}
+    for cls in method.__mro__:
+        if cls.__module__.partition(".")[0] in ("pflsweep", "builtins"):
+            continue
+        for name in vars(cls):
+            if not name.startswith("_") and name not in known and (guess := get_close_matches(name, verbs, 1, 0.85)):
+                warn_once(__name__, f"{cls.__name__}.{name} is no verb of a method. Did you mean `{guess[0]}`?")
 
 
 def _no_answer(given: Given, data: Any, question: Any) -> NoReturn:

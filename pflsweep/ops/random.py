@@ -115,12 +115,15 @@ _STATES: dict[str, Callable[[], Any]] = {
 }
 
 
-def without_global_draws(do: Callable[[], T], who: str, when: str, names: Sequence[str] = GENERATORS) -> T:
+def without_global_draws(
+    do: Callable[[], T], who: str, when: str, names: Sequence[str] = GENERATORS, remedy: str = REMEDY
+) -> T:
     """Return do(). Raise UserError if it draws from a global generator or seeds one: numbers would not follow from the
     seed.
 
-    do: may be called twice. who, when: what is at fault, and in which verb, for the message. names: the generators to
-    look at. A GPU's is not among them: there steps run under torch.func.vmap, which refuses such draws itself.
+    do: may be called twice. who, when, remedy: what is at fault, in which verb, and what to do, for the message.
+    names: the generators to look at. A GPU's is not among them: there steps run under torch.func.vmap, which refuses
+    such draws itself.
     """
     result, drawn = _watched(do, names)
     # Threads of libraries draw from Python's generator, too, such as MLflow's client. What draws again is at fault.
@@ -129,7 +132,7 @@ def without_global_draws(do: Callable[[], T], who: str, when: str, names: Sequen
     if drawn:
         raise UserError(
             f"{who} draws from the global generator of {' and of '.join(drawn)} (or seeds it) {when}, "
-            f"so that numbers would not follow from the seed: {REMEDY}."
+            f"so that numbers would not follow from the seed: {remedy}."
         )
     return result
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # In PyTorch's messages about a model that is too large
 TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")
+# What a partition that draws from a global generator has to do
+BY_SEED = "draw from random.generator(seed, NAME), with `from pflsweep.ops import random` and the seed that it is given"
 # Partitions that cut the data by owners, which may be in a column
 OF_OWNERS = ("pflsweep.data.partition.natural.split", "pflsweep.data.partition.domain.split")
 
@@ -87,6 +89,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     from pflsweep.data.participation import participation_probabilities
     from pflsweep.data.partition.apart import require_apart
     from pflsweep.data.prescribed import checked_partition
+    from pflsweep.ops.random import without_global_draws
 
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
@@ -96,7 +99,14 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     _check_prescribed(config, prescribed)
     if prescribed is None or prescribed.partition is None:
         partition = config.node("partition")
-        returned = partition.call(dataset, data_seed, root=root, device=device)
+
+        def cut() -> Any:
+            return partition.call(dataset, data_seed, root=root, device=device)
+
+        own = not partition.path.startswith("pflsweep.")
+        returned = (
+            without_global_draws(cut, str(partition), "when it cuts the dataset", remedy=BY_SEED) if own else cut()
+        )
         try:
             rows = checked_partition(returned, dataset)
         except UserError as error:

@@ -124,6 +124,7 @@ def run_trial(
                 send(config.tracking, record, labels)
             else:
                 if record.begun:
+                    _require_same_clients(record, partition_table(simulation.federation))
                     _catch_up(record, simulation, parts.study)
                     record.go_on(config.portable, meta)
                     _warn_edited(record, meta["digests"])
@@ -194,6 +195,18 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
     record.truncate(simulation.round)
     schedule = simulation.schedule
     record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
+
+
+def _require_same_clients(record: Record, clients: pd.DataFrame) -> None:
+    """Raise UserError if a record's rounds were trained by clients with other rows: test rows might be trained on."""
+    known = record.partition
+    both = [column for column in known if column in clients]
+    if not np.array_equal(known[both].to_numpy(), clients[both].to_numpy()):
+        raise UserError(
+            f"{record.folder}: the partition gives clients other rows than those that trained the record's "
+            f"{record.done} rounds. A partition must follow from its options and its seed alone. Mend it, and name "
+            "another folder of runs (paths.runs), or move the record away."
+        )
 
 
 def _warn_edited(record: Record, digests: dict[str, str]) -> None:

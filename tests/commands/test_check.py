@@ -13,6 +13,7 @@ from pflsweep.conformance import properties as p
 from pflsweep.conformance.case import Case, difference
 from pflsweep.methods.protocol import Method, hyper
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 from tests import broken
 
 CAUGHT: list[tuple[type[Method], p.Property, str]] = [
@@ -228,6 +229,17 @@ def test_an_error_in_the_library_names_the_line_of_the_users_class(tmp_path: Pat
 def test_a_class_without_its_decorator_is_named(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(UserError, match=r"Bare\.mu is declared by hyper\(\), but Bare is not a dataclass: put @"):
         main(["tests.broken.Bare", "mu=1"])
+    with pytest.raises(UserError, match=r"BareToo\.eta is declared, but BareToo is not a dataclass: put @"):
+        main(["tests.broken.BareToo"])
+
+
+def test_a_function_that_is_named_almost_as_a_verb_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The verb is the parent's then, and all properties hold."""
+    warn_once.cache_clear()
+    case_of(broken.Misspelt, {})
+    assert [record.getMessage() for record in caplog.records] == [
+        "Misspelt.agregate is no verb of a method. Did you mean `aggregate`?"
+    ]
 
 
 def test_hyper_takes_no_default() -> None:

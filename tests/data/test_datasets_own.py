@@ -11,13 +11,14 @@ from PIL import Image
 
 from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
-from pflsweep.data.datasets import images
+from pflsweep.data.datasets import images, pack
 from pflsweep.data.datasets.table import _table
 from pflsweep.data.loader import ClientData
 from pflsweep.trial.build import build, build_federation
 from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.tables import partition_table
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 from tests.data.loading import chosen, forbid, from_yaml, picture
 
 # A folder of images
@@ -341,6 +342,24 @@ def test_trials_that_are_standardised_by_other_rows_do_not_train_at_once(tmp_pat
     for joined in (parts[2:], [parts[0], parts[0]]):
         with ClientData.joined(joined) as data:
             assert len(data.sizes) == 4
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.full((20, 1, 8, 8), 200.0, np.float32), "a model would see pixels of mean 200"),
+        (np.random.default_rng(0).integers(0, 255, (20, 1, 8, 8)).astype(np.float32), "standard deviation 7"),
+        (np.zeros((20, 8, 8, 3), np.float32), r"images have 8 channels of 8 x 3 pixels.*transpose\(0, 3, 1, 2\)"),
+        (np.zeros((20, 3, 8, 8), np.float32), None),
+        (np.zeros((20, 8), np.float32), None),
+    ],
+)
+def test_images_that_a_model_would_hardly_learn_are_warned_about(x, said, caplog):
+    warn_once.cache_clear()
+    rows = pack.content(x, np.arange(20) % 2, 10)
+    pack.pack("mine", rows, classes=2, scale=1.0, mean=[0.0], std=[1.0])
+    found = " ".join(record.getMessage() for record in caplog.records)
+    assert re.search(said, found) if said else not found
 
 
 def test_own_data_make_a_federation_by_config_alone(tmp_path):

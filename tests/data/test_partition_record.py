@@ -1,5 +1,7 @@
 """What a record and MLflow keep of a partition: its numbers, picture and groups, and the new clients."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,41 @@ def test_one_federation_serves_all_seeds() -> None:
     assert not first.rounds["personal_accuracy"].equals(second.rounds["personal_accuracy"])
     usual = run("seed=7", "data.validation=0.2").record
     assert usual.partition.equals(first.partition), "what seed=7 would draw"
+
+
+OWN = """
+import numpy as np
+from pflsweep.data.partition import iid
+drawn = np.random.default_rng()
+def hidden(dataset, seed, clients):
+    return iid.split(dataset, int(drawn.integers(1 << 30)), clients, 0.25)
+def open(dataset, seed, clients):
+    return iid.split(dataset, int(np.random.randint(1 << 30)), clients, 0.25)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of options with partitions that do not follow from their seed."""
+    (tmp_path / "drawing_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "partition").mkdir()
+    for name in ("hidden", "open"):
+        (tmp_path / "partition" / f"{name}.yaml").write_text(f"_target_: drawing_parts.{name}\nclients: 8\n")
+    return tmp_path
+
+
+def test_a_partition_that_draws_from_a_global_generator_is_refused(own: Path) -> None:
+    said = r"partition=open.* draws from the global generator of NumPy .*cuts the dataset.*generator\(seed"
+    with pytest.raises(UserError, match=said):
+        run_trial(compose([*SMALL, "tracking=none", "partition=open"], own))
+
+
+def test_a_trial_does_not_go_on_with_other_rows(own: Path) -> None:
+    words = [*SMALL, "tracking=none", "partition=hidden", "train.eval_every=1"]
+    run_trial(compose([*words, "train.rounds=1"], own))
+    with pytest.raises(UserError, match=r"other rows than those that trained the record's 1 rounds"):
+        run_trial(compose(words, own))
 
 
 def test_a_latent_trial_keeps_groups_and_the_embedders_accuracy() -> None:

@@ -10,6 +10,11 @@ import torch
 from pflsweep.data.augment import KINDS
 from pflsweep.data.dataset import Dataset
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
+
+LOOKED_AT = 1000  # images that tell whether a dataset's values are odd
+FAR = 10.0  # from 0, in standard deviations of the values that models learn from
+CHANNELS = (1, 3, 4)
 
 
 class Content(NamedTuple):
@@ -69,6 +74,8 @@ def pack(
     if augment not in KINDS or (augment != "none" and x.dim() != 4):
         allowed = f"one of {', '.join(KINDS)}" if x.dim() == 4 else "none, since the rows are no images"
         raise UserError(f"dataset.augment is '{augment}': it must be {allowed}.")
+    if x.dim() == 4:
+        _warn_if_odd(name, rows.x, scale, mean, std)
     one = [1] * (x.dim() - 2)
     stated = [rows.train, classes, *([overlap] if overlap else [])] if own else []
     return Dataset(
@@ -86,6 +93,26 @@ def pack(
         owners=tuple(owners),
         overlap=overlap,
     )
+
+
+def _warn_if_odd(name: str, x: np.ndarray, scale: float, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Warn about images [n, channels, H, W] whose values are far from 0, or whose channels seem to come last."""
+    some = x[:: max(1, len(x) // LOOKED_AT)] * scale
+    channels = [np.broadcast_to(np.array(values).reshape(-1, 1, 1), (x.shape[1], 1, 1)) for values in (mean, std)]
+    seen = (some - channels[0]) / channels[1]
+    if abs(seen.mean()) > FAR or seen.std() > FAR:
+        warn_once(
+            __name__,
+            f"{name}: a model would see pixels of mean {seen.mean():.4g} and standard deviation {seen.std():.4g}, with "
+            "which it hardly learns. Give pixels of 0 to 255 as uint8, others between 0 and 1, and set dataset.mean "
+            "and dataset.std.",
+        )
+    if x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        warn_once(
+            __name__,
+            f"{name}: images have {x.shape[1]} channels of {x.shape[2]} x {x.shape[3]} pixels. If their channels come "
+            "last, move them: x.transpose(0, 3, 1, 2).",
+        )
 
 
 def checksum(*arrays: np.ndarray | None) -> str:
