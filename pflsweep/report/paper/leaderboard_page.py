@@ -112,22 +112,20 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
 def _budget(board: Leaderboard, column: int) -> list[str]:
     """Return what the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
     cells = board.cells(column)
-    trials = {cell.trials.method: next(iter(cell.trials.finished.values())) for cell in cells}
-    numbers = {method: images(trial) for method, trial in trials.items()}
+    trials = [(cell.trials.method, trial) for cell in cells for trial in cell.trials.finished.values()]
     return [
         title(board.of.layout.columns[column]),
-        "; ".join(_listed((trial.last, method) for method, trial in trials.items())),
+        "; ".join(_listed((trial.last, method) for method, trial in trials)),
         ", ".join(map(str, board.of.seeds(cells[0].trials.setting))),
-        _span(numbers),
+        _span([(images(trial), method) for method, trial in trials]),
     ]
 
 
-def _span(numbers: dict[str, float]) -> str:
-    """Return the least and the most, each with a method that has so many."""
-    if math.isnan(sum(numbers.values())):
+def _span(numbers: list[tuple[float, str]]) -> str:
+    """Return the least and the most of all trials, each with a method that has so many."""
+    if math.isnan(sum(number for number, _ in numbers)):
         return "not recorded"
-    least, most = min(numbers, key=lambda method: numbers[method]), max(numbers, key=lambda method: numbers[method])
-    few, many = numbers[least], numbers[most]
+    (few, least), (many, most) = min(numbers), max(numbers)
     return f"{few:,.0f}" if few == many else f"{few:,.0f} ({least}) to {many:,.0f} ({most})"
 
 

@@ -16,7 +16,7 @@ import pytest
 from pflsweep.commands.main import main as pflsweep
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
-from pflsweep.report.paper import layout
+from pflsweep.report.paper import layout, leaderboard_page
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard, expected_best
 from pflsweep.report.paper.store import Store, Trials
@@ -246,3 +246,11 @@ def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (PAGE.parent / "budget.png").exists()
     assert "ranks.png" in text
     assert json.loads((PAGE.parent / "report.json").read_text())["scale"] == "paper"
+
+
+def test_the_budget_is_of_the_trials_of_all_seeds() -> None:
+    assert leaderboard_page._span([(3000.0, "ditto"), (1000.0, "fedavg"), (5000.0, "ditto")]) == (
+        "1,000 (fedavg) to 5,000 (ditto)"
+    )
+    assert leaderboard_page._span([(3000.0, "ditto"), (3000.0, "fedavg")]) == "3,000"
+    assert leaderboard_page._span([(3000.0, "ditto"), (float("nan"), "fedavg")]) == "not recorded"
