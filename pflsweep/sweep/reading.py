@@ -7,16 +7,22 @@ from pflsweep.config.reading import PAPER, Change, matches, table_reading
 from pflsweep.sweep import spec
 from pflsweep.sweep.spec import Table, lay_over
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 
 def read_table(name: str, scale: str, reading: str) -> Table:
     """Read a sweep file with the changes of a reading. Raises UserError if its paper has no such reading."""
-    table = spec.read_table(name, scale)
+    before = table = spec.read_table(name, scale)
     if reading == PAPER:
         return table
     of = table_reading(name, reading)
     for change in of.changes:
         table = _apply_change(table, change)
+    if table == before and not of.views and not of.rounds:
+        warn_once(
+            __name__,
+            f"reading={reading} changes nothing in {table.file}: none of its changes is of a row or a column there.",
+        )
     known = {row: words for row, words in table.methods.items() if of.has_code(row)}
     if not known:
         raise UserError(f"reading={reading}: there is no public code of any row of {table.file}.")

@@ -13,6 +13,7 @@ from pflsweep.config.schema import check
 from pflsweep.sweep import reading, spec
 from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 from pflsweep.util.resources import sweep_names
 from tests.sweep.test_planner import planned
 
@@ -120,6 +121,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     Path("sweeps/reading/mine.yaml").write_text(
         f"code: x\nchanges: {{one: {{paper: a, code: b, where: c, {change}}}}}\n"
     )
+
+
+@pytest.mark.parametrize("row", ["locl", "local"])
+def test_a_reading_that_changes_nothing_says_so(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its keys may be of other tables of the paper, so that a name which is none here is no error."""
+    own(tmp_path, monkeypatch, f"methods: {{{row}: train.lr=1}}")
+    warn_once.cache_clear()
+    reading.read_table("mine/table1", "paper", "code")
+    said = [record.getMessage() for record in caplog.records]
+    nothing = (
+        "reading=code changes nothing in sweeps/mine/table1.yaml: none of its changes is of a row or a column there."
+    )
+    assert said == ([nothing] if row == "locl" else [])
 
 
 def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
