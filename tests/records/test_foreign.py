@@ -159,7 +159,7 @@ def test_a_record_that_is_removed_meanwhile_is_none_of_the_newest(tmp_path: Path
 def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("foreign_method.py").write_text("from pflsweep.algorithms.fedavg import Method\n")
+    Path("foreign_method.py").write_text("from pflsweep.algorithms.fedavg import FedAvg as Method\n")
     monkeypatch.syspath_prepend(os.getcwd())
     changed(folder, algorithm={"_option_": "Method"})
     assert not cost.known_speeds(Path("runs"))
