@@ -7,7 +7,7 @@ from typing import Any
 
 from pflsweep.records import archive
 from pflsweep.records.checked import CheckedRecord, Contents, read_contents
-from pflsweep.records.content import CHECKPOINT, LOCK, MODELS
+from pflsweep.records.content import CHECKPOINT, COPIED, LOCK, MODELS
 from pflsweep.records.ledger import Ledger, file_of, read_ledger
 from pflsweep.records.record import Record
 from pflsweep.records.select import choose, finished
@@ -113,11 +113,35 @@ def _copy(found: CheckedRecord, folder: Path, flag: str) -> bool:
     with util_files.claimed(folder, flag):
         needed = not _has(folder, found.record)
         if needed:
+            earlier = _earlier(folder, found.record.meta["identity"])
+            files = found.files if earlier is None else _with_scores_of(earlier, found.files)
             with util_files.writing(folder, flag):
-                util_files.replace_all(folder, found.files)
+                util_files.replace_all(folder, files)
+                if earlier is None:
+                    # Files that not every record has may be what is damaged
+                    for name in set(COPIED) - files.keys():
+                        (folder / name).unlink(missing_ok=True)
                 _drop_what_does_not_fit(Record(folder))
         (folder / LOCK).unlink()
     return needed
+
+
+def _earlier(folder: Path, identity: str) -> Record | None:
+    """Return the record of a trial in a folder; None if there is none, or none that can be read whole."""
+    with suppress(UserError):
+        record = Record(folder)
+        record.verify()
+        return record if record.meta["identity"] == identity else None
+    return None
+
+
+def _with_scores_of(earlier: Record, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a record with the scores that it lacks of an earlier one of the same trial."""
+    with tempfile.TemporaryDirectory() as staged, util_files.writing(Path(staged), "TMPDIR"):
+        for name, content in files.items():
+            Path(staged, name).write_bytes(content)
+        Record(staged).keep_scores(earlier)
+        return {name: Path(staged, name).read_bytes() for name in COPIED if Path(staged, name).exists()}
 
 
 def _drop_what_does_not_fit(record: Record) -> None:

@@ -339,6 +339,24 @@ class Record:
             files.write_parquet(self.path_to_write(f"ends_{name}.parquet"), _joined([known, new]))
         self._ends = []
 
+    def keep_scores(self, earlier: "Record") -> None:
+        """Write the scores of another record of this trial, of fewer rounds, which this one has not: at rounds that the
+        trial was evaluated after, or once ended at, and of new clients. Raises UserError if a table cannot be read.
+        """
+        missing, evaluated = set(earlier.scored) - set(self.scored), set(earlier.evaluated)
+        scores = [column for column in earlier.rounds if str(column).startswith(VIEWS)]
+        of_schedule = earlier.rounds[["round", *scores]], earlier.clients
+        for tables, rounds in ((of_schedule, missing & evaluated), (earlier._read_ends(), missing - evaluated)):
+            if rounds:
+                rows, clients = (table[table["round"].isin(rounds)] for table in tables)
+                self._ends.append((rows, clients))
+        own, others = self._newcomers(), earlier._newcomers()
+        others = others[~others["round"].isin(own["round"])]
+        with writing(self.folder):
+            self._write_ends()
+            if len(others):
+                files.write_parquet(self.path_to_write("newcomers.parquet"), _joined([others, own]))
+
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json."""
         self.status = {**self.status, **changes, "updated": _now()}

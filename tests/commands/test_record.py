@@ -117,6 +117,49 @@ def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert not Path("mlflow.db").exists()
 
 
+@pytest.mark.parametrize("through", ["folder", "archive"])
+def test_a_longer_record_keeps_the_scores_at_which_the_shorter_one_ended(
+    through: str, capsys: pytest.CaptureFixture
+) -> None:
+    """The command that had trained the shorter one was told that its last round was not evaluated."""
+    words = [*TRIAL, "partition.clients=5", "data.new=1", "data.new_epochs=1", "train.eval_every=4"]
+    for rounds, runs in ((1, "A"), (2, "A"), (4, "B")):
+        assert main([*words, f"train.rounds={rounds}", f"paths.runs={runs}"]) == 0
+
+    def tables(rounds: int) -> list[pd.DataFrame]:
+        record = Record.as_of(only("A").folder, rounds)
+        scores = pd.DataFrame([record.last_row]).filter(like="personal_")
+        return [record.clients, record.newcomers, scores]
+
+    before = {rounds: tables(rounds) for rounds in (1, 2)}
+    if through == "archive":
+        for runs in ("A", "B", "B"):
+            assert main(["record", "export", "--runs", runs, "--out", "x.zip"]) == 0
+        shutil.rmtree("A")
+        assert main(["record", "import", "x.zip", "--runs", "A", "--no-tracking"]) == 0
+    else:
+        assert main(["record", "import", "B", "--runs", "A", "--no-tracking"]) == 0
+    assert only("A").scored == [1, 2, 4]
+    pd.testing.assert_frame_equal(only("A").rounds, only("B").rounds)
+    capsys.readouterr()
+    for rounds, known in before.items():
+        assert main([*words, f"train.rounds={rounds}", "paths.runs=A"]) == 0
+        assert f"trained already, 4 rounds, reported as of round {rounds}" in capsys.readouterr().err
+        for table, old in zip(tables(rounds), known, strict=True):
+            assert len(old)
+            pd.testing.assert_frame_equal(table, old)
+
+
+@pytest.mark.parametrize("name", ["ends_rounds.parquet", "newcomers.parquet", "study.parquet"])
+def test_a_damaged_file_that_the_copy_does_not_have_goes(name: str) -> None:
+    """It stayed, so that no import could replace the damaged record."""
+    records.finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    shutil.copytree("runs", "damaged")
+    next(Path("damaged").glob("*/meta.json")).with_name(name).write_bytes(b"garbage")
+    assert main(["record", "import", "runs", "--runs", "damaged", "--no-tracking"]) == 0
+    assert only("damaged").done == 3
+
+
 def test_a_longer_run_that_was_stopped_stays_with_its_checkpoint(capsys: pytest.CaptureFixture) -> None:
     assert main([*TRIAL, "train.rounds=1"]) == 0
     assert main(["record", "export", "--out", "out"]) == 0
