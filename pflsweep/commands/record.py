@@ -11,7 +11,7 @@ from pathlib import Path
 from pflsweep.config.options import Tracking
 from pflsweep.records import archive
 from pflsweep.records.checked import Contents, read_contents
-from pflsweep.records.copy import copy_into_archive, copy_into_folder
+from pflsweep.records.copy import Copied, copy_into_archive, copy_into_folder
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    """Copy finished runs to a folder or archive. Return 2 where damaged ones were left out, else 0."""
+    """Copy finished runs to a folder or archive. Return 2 where some were left out, else 0."""
     if options.run and options.sweep:
         raise UserError("Name runs or a sweep to export, not both: a sweep's runs are known by its ledgers.")
     chosen = choose(options.runs, options.run)
@@ -51,7 +51,7 @@ def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
 
 
 def _import(options: argparse.Namespace) -> int:
-    """Copy exported runs into a folder of runs and send them to MLflow. Return 2 where damaged ones were left out."""
+    """Copy exported runs into a folder of runs and send them to MLflow. Return 2 where some were left out."""
     if not archive.exists(options.source):
         raise UserError(
             f"There is no folder or archive '{options.source}'. `pflsweep record export --out DIR` makes one."
@@ -69,8 +69,10 @@ def _import(options: argparse.Namespace) -> int:
     with with_advice(OF_IMPORT):
         # Before anything is copied
         tracking = _reached([each.record for each in contents.found], options.uri)
-        code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), did)
-        _track([Record(options.runs / each.record.place.name) for each in contents.found], tracking)
+        copied = copy_into_folder(contents, options.runs, "--runs")
+        code = _print_outcome(contents, copied, did)
+        folders = [options.runs / each.record.place.name for each in contents.found]
+        _track([Record(folder) for folder in folders if folder not in copied.locked], tracking)
     return code
 
 
@@ -90,18 +92,24 @@ def _require_any(contents: Contents, what: str, source: Path) -> None:
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
 
 
-def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int:
-    """Print what was copied and what was left out. Return the exit code: 2 where something is damaged, else 0.
+def _print_outcome(contents: Contents, copied: Copied, did: str) -> int:
+    """Print what was copied and what was left out. Return the exit code: 2 where a finished run or a ledger was left
+    out, else 0.
 
-    copied: numbers of copied records and ledgers. did: the rest of the first line.
+    did: the rest of the first line.
     """
-    there = f", {len(contents.found) - copied[0]} there already" if copied[0] < len(contents.found) else ""
-    print(f"{copied[0]} runs and {copied[1]} ledgers of sweeps {did}{there}")
+    known = len(contents.found) - len(copied.locked) - copied.records
+    there = f", {known} there already" if known else ""
+    print(f"{copied.records} runs and {copied.ledgers} ledgers of sweeps {did}{there}")
     for line in contents.left_out:
         print(f"left out: {line}")
-    for line in contents.damaged:
+    locked = [
+        f"{folder}: another process trains or copies this trial. Repeat the command when that has ended."
+        for folder in copied.locked
+    ]
+    for line in [*contents.damaged, *locked]:
         print(f"left out: {line}", file=sys.stderr)
-    return 2 if contents.damaged else 0
+    return 2 if contents.damaged or locked else 0
 
 
 def _reached(records: list[Record], uri: str | None) -> Tracking:

@@ -1,9 +1,9 @@
 """Copy finished records and ledgers into a folder of runs or an archive, as far as it lacks them."""
 
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflsweep.records import archive
 from pflsweep.records.checked import CheckedRecord, Contents, read_contents
@@ -16,23 +16,44 @@ from pflsweep.util.archive import pack
 from pflsweep.util.errors import UserError
 
 
-def copy_into_folder(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
-    """Copy records and ledgers that a folder lacks into it. Return how many of each were copied.
+class Copied(NamedTuple):
+    """What was copied, and what was not.
+
+    records, ledgers: numbers of the copied ones.
+    locked: folders of trials that another process was training or copying, whose records were not copied.
+    """
+
+    records: int
+    ledgers: int
+    locked: list[Path]
+
+
+def copy_into_folder(contents: Contents, out: Path, flag: str) -> Copied:
+    """Copy records and ledgers that a folder lacks into it.
 
     flag: the option that names the folder, for messages.
     """
-    new = [each for each in contents.found if not _has(out / each.record.place.name, each.record)]
-    new = [each for each in new if _copy(each, out / each.record.place.name, flag)]
+    copied, locked = 0, []
+    for each in contents.found:
+        folder = out / each.record.place.name
+        try:
+            copied += not _has(folder, each.record) and _copy(each, folder, flag)
+        except util_files.Locked:
+            locked.append(folder)
     joined = [ledger for ledger, content in contents.ledgers if _merge_ledger(ledger, content, out, flag)]
-    return len(new), len(joined)
+    return Copied(copied, len(joined), locked)
 
 
-def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
-    """Add records and ledgers to an archive, which is created where it is missing. Return how many of each were added.
+def copy_into_archive(contents: Contents, out: Path, flag: str) -> Copied:
+    """Add records and ledgers to an archive, which is created where it is missing.
 
     flag: the option that names the archive, for messages. Raises UserError if a file in the archive would be lost.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+        with util_files.writing(out.parent, flag):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            # Of two exports that read and replaced the archive at once, the second would lose what the first added
+            held.enter_context(util_files.locked(out.parent))
         if out.exists():
             before = read_contents(choose(out, []), None, own=True, with_ledgers=True)
             if lost := [*before.left_out, *before.damaged]:
@@ -43,7 +64,6 @@ def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, in
             copy_into_folder(before, Path(folder), "TMPDIR")
         copied = copy_into_folder(contents, Path(folder), "TMPDIR")
         with util_files.writing(out.parent, flag):
-            out.parent.mkdir(parents=True, exist_ok=True)
             pack(Path(folder), out, archive.KNOWN)
     return copied
 

@@ -390,10 +390,13 @@ def test_a_trial_that_is_being_trained_is_left_alone(capsys: pytest.CaptureFixtu
     assert main([*TRIAL, "train.rounds=1"]) == 0
     shutil.copytree("runs", "short")
     assert main([*TRIAL, "train.rounds=2"]) == 0
-    with claimed(only("short").folder.absolute()):
+    folder, other = only("short").folder, records.finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    with claimed(folder.absolute()):
         assert main(["record", "import", "runs", "--runs", "short", "--no-tracking"]) == 2
-    assert "Another process is training this trial" in capsys.readouterr().err
-    assert only("short").done == 1
+    said = capsys.readouterr()
+    assert "1 runs and 0 ledgers of sweeps imported into short\n" in said.out
+    assert f"left out: {folder}: another process trains or copies this trial. Repeat the command" in said.err
+    assert (Record(folder).done, Record("short" / other.folder.relative_to("runs")).done) == (1, 3)
 
 
 def test_some_runs_alone_are_exported_without_ledgers(capsys: pytest.CaptureFixture) -> None:

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Callable
 from contextlib import chdir, suppress
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.records import archive as records_archive
+from pflsweep.records import copy
 from pflsweep.records.errors import Damaged
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
@@ -279,6 +282,24 @@ def test_nothing_in_an_archive_is_lost_by_an_export(
     assert "x.zip is there and holds what would be lost" in error
     assert said in error
     assert packed.read_bytes() == before
+
+
+def test_exports_into_one_archive_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    records.finished(Path("one"), "fedavg", [1, 2, 3, 4])
+    records.finished(Path("two"), "fedprox", [1, 2, 3, 4])
+    other = Thread(target=ends, args=("export", "--runs", "two", "--out", "x.zip"))
+
+    def slow(*args: Any) -> None:
+        if other.ident is None:
+            other.start()
+            # It ends only where it does not wait for this export
+            other.join(timeout=1)
+        util_archive.pack(*args)
+
+    monkeypatch.setattr(copy, "pack", slow)
+    assert ends("export", "--runs", "one", "--out", "x.zip") == 0
+    other.join()
+    assert {record.meta["method"] for record in choose(Path("x.zip"), []).records} == {"fedavg", "fedprox"}
 
 
 KILLED = """
