@@ -1,10 +1,11 @@
-"""Read the tables of a record, or as much of a file as shows that it is complete."""
+"""Read the config and the tables of a record, or as much of a file as shows that it is complete."""
 
 import zipfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import yaml
 
 from pflsweep.records.content import PARTS
 from pflsweep.util import files
@@ -12,6 +13,24 @@ from pflsweep.util.archive import Folder
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
+
+# Nested lists and mappings of a config. Tens of thousands overflow the stack of YAML's C parser, which ends the process
+DEEPEST = 50
+
+
+def read_config(path: Folder) -> dict[str, Any]:
+    """Read a record's config, which may come from somebody else. Raises ValueError unless it is a mapping without
+    aliases, in at most DEEPEST levels.
+    """
+    content, depth = path.read_bytes(), 0
+    for event in yaml.parse(content, files.LOADER):
+        # A few lists of aliases unfold to billions of values, or contain themselves. pflsweep writes none
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("an alias")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"more than {DEEPEST} levels")
+    return files.parse_yaml(content)
 
 
 def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from pflsweep.config.keys import flat
 from pflsweep.config.options import Tracking
@@ -23,7 +22,7 @@ from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
 from pflsweep.records.errors import Damaged, another_format
-from pflsweep.records.readers import read_parquet, require_npz, require_parquet
+from pflsweep.records.readers import read_config, read_parquet, require_npz, require_parquet
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
@@ -53,7 +52,7 @@ class Record:
         self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:
             raise another_format(self.place, self.meta.get("format"), self.place.parent)
-        self.config: dict[str, Any] = self._read("config.yaml", files.read_yaml)
+        self.config: dict[str, Any] = self._read("config.yaml", read_config)
         self.status: dict[str, Any] = self._read("status.json", files.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
             for key, kind in PARTS[name].keys.items():
@@ -61,7 +60,8 @@ class Record:
                     raise self._damaged(name, f"without '{key}'")
                 if not isinstance(found[key], kind):
                     raise self._damaged(name, f"with {key}={found[key]!r}, which is not of type {kind.__name__}")
-        self._written = [digest_of_config(self.config)]
+        # Of keys of several types, such as dates, there is no digest
+        self._written = [self._read("config.yaml", lambda _: digest_of_config(self.config))]
         # A truncated YAML file may still be YAML, so status.json keeps the config's digest
         if self._written[0] not in self.status["config"]:
             raise self._damaged("config.yaml", "not as it was written")
@@ -140,7 +140,7 @@ class Record:
             # The old digest stays allowed, since config.yaml is still the old one if the process dies right here
             digests = [digest_of_config(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
-            files.write_text(self.path_to_write("config.yaml"), yaml.safe_dump(self.config, sort_keys=False))
+            files.write_yaml(self.path_to_write("config.yaml"), self.config)
             self._written = digests[:1]
             files.write_json(self.path_to_write("meta.json"), self.meta)
 

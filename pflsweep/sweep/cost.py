@@ -19,6 +19,7 @@ from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.keys import under
 from pflsweep.config.options import Train
 from pflsweep.data.datasets import emnist
+from pflsweep.records.readers import read_config
 from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model, dp_sgd
 from pflsweep.trial.device import device_of
@@ -265,7 +266,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             machines = {(each["device"], each["processor"], each.get("cores")) for each in sessions}
             if status["status"] != "finished" or not status["seconds"] or stacked or len(machines) > 1:
                 continue
-            values, where = util_files.read_yaml(file.parent / "config.yaml"), meta["environment"]
+            values, where = read_config(file.parent / "config.yaml"), meta["environment"]
             for group in NAMED:
                 values[group]["_target_"] = trusted[values[group].pop("_option_")]
             config = Config(values, {**meta, "algorithm": meta["method"]}, {}, {})

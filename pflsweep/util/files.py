@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 # The C loader is ten times as fast; it needs libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 # The suffix of a file that is not yet complete.
 TEMPORARY = ".tmp"
 
@@ -261,10 +268,20 @@ def read_json(path: Readable) -> dict[str, Any]:
 
 
 def read_yaml(path: Readable) -> dict[str, Any]:
-    content = yaml.load(path.read_bytes(), LOADER)
+    return parse_yaml(path.read_bytes())
+
+
+def parse_yaml(text: bytes) -> dict[str, Any]:
+    """Return the mapping that a YAML text is. Raises ValueError if it is something else."""
+    content = yaml.load(text, LOADER)
     if not isinstance(content, dict):
         raise ValueError("not a mapping")
     return content
+
+
+def write_yaml(path: Path, content: dict[str, Any]) -> None:
+    """Write a YAML file in which no value is an alias of another."""
+    write_text(path, yaml.dump(content, Dumper=_Dumper, sort_keys=False))
 
 
 def read_npz(path: Readable) -> "dict[str, np.ndarray]":

@@ -252,6 +252,75 @@ def test_a_record_with_a_file_that_cannot_be_carried_is_named_with_the_reason(
     assert re.search(f"There is no finished run to {what} in 'runs'\\. Left out: .*{said}", capsys.readouterr().err)
 
 
+LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30))])
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["a: &a {b: *a}", "{1: a, b: c}", "2001-01-01: x", LAUGHS, "a: " + "[" * 10**5, "[a]"],
+    ids=["recursive", "mixed keys", "a date", "many aliases", "deep", "a list"],
+)
+def test_a_record_with_an_odd_config_is_damaged_and_others_are_used(
+    folder: Path, config: str, capsys: pytest.CaptureFixture
+) -> None:
+    """The whole command ended in a traceback, went on for ever or was killed."""
+    finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    (folder / "config.yaml").write_text(config)
+    assert ends("import", "runs", "--runs", "out") == 2
+    said = capsys.readouterr()
+    assert "1 runs and 0 ledgers" in said.out
+    assert f"left out: {folder / 'config.yaml'} cannot be read" in said.err
+    assert report(["runs"]) == 2
+    assert f"{folder / 'config.yaml'} cannot be read" in capsys.readouterr().err
+    assert not cost.known_speeds(Path("runs"))
+
+
+@pytest.mark.parametrize(
+    ("meta", "config", "said"),
+    [
+        ({"created": "yesterday"}, {}, r"meta\.json is not copied: created .*Invalid isoformat string: 'yesterday'"),
+        ({"sessions": [{"from": 2}]}, {}, r"meta\.json is not copied: created or sessions .*KeyError: 'begun'"),
+        ({"dataset": None}, {}, r"meta\.json is not copied: dataset is None"),
+        ({"partition": 3}, {}, r"meta\.json is not copied: partition is 3"),
+        ({"model": None}, {}, r"meta\.json is not copied: model is None"),
+        ({}, {"tracking": None}, r"config\.yaml is not copied: tracking is None"),
+        ({}, {"tracking": {"experiment": [1]}}, r"config\.yaml is not copied: tracking is \{'experiment': \[1\]\}"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+def test_a_foreign_record_that_could_not_be_sent_to_mlflow_is_left_out(
+    folder: Path, meta: dict[str, Any], config: dict[str, Any], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    content = files.read_yaml(folder / "config.yaml") | config
+    (folder / "config.yaml").write_text(yaml.safe_dump(content))
+    changed(folder, meta)
+    assert main(["record", "import", "runs", "--runs", "out", "--no-tracking"]) == 2
+    told = capsys.readouterr()
+    assert "1 runs and 0 ledgers" in told.out
+    assert re.search(f"left out: {folder}/{said}", told.err)
+
+
+def test_a_trial_that_goes_on_while_it_is_read_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy was not finished, or its tables were of several moments."""
+    finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    in_folder = checked._in_folder
+
+    def late(place: Path, *more: Any) -> dict[str, bytes]:
+        if place == folder:
+            Record(folder).set_status(status="running")
+        return in_folder(place, *more)
+
+    monkeypatch.setattr(checked, "_in_folder", late)
+    assert ends("export", "--out", "out") == 0
+    said = capsys.readouterr().out
+    assert "1 runs and 0 ledgers" in said
+    assert re.search(r"left out: fedavg-\S+ \(trained further just now\)", said)
+    assert not Path("out", folder.name).exists()
+
+
 def test_a_linked_folder_is_ones_own_to_export_and_is_not_imported(folder: Path, capsys: pytest.CaptureFixture) -> None:
     shutil.move(folder, "disk")
     folder.symlink_to(Path("disk").absolute())

@@ -65,3 +65,11 @@ def test_a_lock_is_released_although_a_fork_has_a_copy_of_it(tmp_path: Path) -> 
         os.close(writer)
         os.waitpid(child, 0)
         os.close(reader)
+
+
+def test_a_yaml_file_has_no_aliases(tmp_path: Path) -> None:
+    """Records that have some are refused."""
+    hidden = [8, 8]
+    files.write_yaml(tmp_path / "config.yaml", {"one": hidden, "two": hidden})
+    assert "&" not in (tmp_path / "config.yaml").read_text()
+    assert files.read_yaml(tmp_path / "config.yaml") == {"one": hidden, "two": hidden}
