@@ -10,13 +10,15 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.records.content import COPIED, LOCK, PARTS
+from pflsweep.records.errors import Damaged
 from pflsweep.records.ledger import Ledger, ledger_of
 from pflsweep.records.record import Record
-from pflsweep.records.select import Chosen
+from pflsweep.records.select import Chosen, finished
 from pflsweep.util import files as util_files
 from pflsweep.util.archive import LARGEST, ArchivePath, Folder
 from pflsweep.util.errors import UserError
@@ -55,7 +57,8 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
     damaged, found = list(chosen.damaged), list[CheckedRecord]()
     for record in chosen.finished:
         try:
-            found.append(CheckedRecord(record, _content(record, left, links=own)))
+            if files := _content(record, left, own):
+                found.append(CheckedRecord(record, files))
         except UserError as error:
             damaged.append(str(error))
     for place in chosen.places:
@@ -68,10 +71,11 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
     return Contents(found, ledgers, [*left, *chosen.copies], damaged)
 
 
-def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
-    """Read the files of a record, each once, and check what was read.
+def _content(record: Record, left: list[str], own: bool) -> dict[str, bytes]:
+    """Read the files of a record, each once, and check what was read. Return {} if its trial goes on meanwhile.
 
-    left: names of files that belong to no record are appended. links: whether the folder may be a link.
+    left: what is left out is appended: files that belong to no record, and the trial that goes on.
+    own: the record is the user's own, whose folder may be a link.
 
     Raises UserError if a file is not regular, too large or damaged, or where the folder has another record's name.
     """
@@ -80,7 +84,7 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
         raise UserError(f"{folder / 'meta.json'}: identity {identity!r} is not 16 hexadecimal digits.")
     if folder.name != identity:
         raise UserError(f"{folder} is the record of {identity}: give the folder its name back.")
-    files = _in_archive(folder) if isinstance(folder, ArchivePath) else _in_folder(folder, left, links)
+    files = _in_archive(folder) if isinstance(folder, ArchivePath) else _in_folder(folder, left, own)
     with tempfile.TemporaryDirectory() as checked:
         copy = Path(checked, identity)
         copy.mkdir()
@@ -88,11 +92,38 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
             for name, content in files.items():
                 (copy / name).write_bytes(content)
         try:
-            Record(copy).verify()
+            found = Record(copy)
+            found.verify()
         except UserError as error:
             # The error names the copy, and the user has to know the original
             raise UserError(str(error).replace(str(copy), str(folder))) from error
+    # Another process may have trained more rounds since the record was chosen, or between two files
+    if not finished(found) or not found.done == found.status["rounds"] == record.done:
+        left.append(f"{record.meta['name']} (trained further just now)")
+        return {}
+    if not own:
+        _require_sendable(found, folder)
     return files
+
+
+def _require_sendable(record: Record, folder: Folder) -> None:
+    """Raise Damaged unless what is sent to MLflow has the right type. folder: of the original, for messages."""
+    meta, tracking = record.meta, record.config.get("tracking")
+    for key in ("dataset", "partition", "model"):
+        if not isinstance(meta.get(key), str):
+            raise Damaged(f"{folder / 'meta.json'} is not copied: {key} is {meta.get(key)!r}, which is not a name.")
+    if not isinstance(tracking, dict) or not isinstance(tracking.get("experiment", ""), str | None):
+        raise Damaged(f"{folder / 'config.yaml'} is not copied: tracking is {tracking!r}, without an experiment.")
+    try:
+        for session in ({"begun": meta["created"], "from": 1}, *meta.get("sessions", [])):
+            # Times before the year 1 or after 9999 in UTC have no stamp
+            datetime.fromisoformat(session["begun"]).timestamp()
+            int(session["from"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Damaged(
+            f"{folder / 'meta.json'} is not copied: created or sessions are not as pflsweep writes them "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
 
 def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
