@@ -4,12 +4,13 @@ import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
 from pflsweep.records.content import PARTS
 from pflsweep.util import files
-from pflsweep.util.archive import Folder
+from pflsweep.util.archive import LARGEST, METHODS, Folder
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -55,9 +56,22 @@ def require_parquet(path: Folder) -> None:
         _require_columns(path, file)
 
 
+def read_npz(path: Folder) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file by name. Raises as `require_npz`, and ValueError for arrays of objects."""
+    require_npz(path)
+    with np.load(files.source(path), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def require_npz(path: Folder) -> None:
-    """Raise unless the file is a complete npz file, which its directory at the end shows."""
-    zipfile.ZipFile(files.source(path)).close()
+    """Raise unless the file is a complete npz file, which its directory at the end shows, and no decompression bomb."""
+    with zipfile.ZipFile(files.source(path)) as file:
+        if not all(info.compress_type in METHODS for info in file.infolist()):
+            raise ValueError("compressed in another way than deflate")
+        size = sum(info.file_size for info in file.infolist())
+        # pflsweep compresses nothing, so its own arrays take as many bytes as lie before the directory, however many
+        if size > max(LARGEST, file.start_dir):
+            raise ValueError(f"{size:,} bytes decompressed, and at most {LARGEST:,} are read")
 
 
 def _require_columns(path: Folder, file: "ParquetFile") -> None:

@@ -22,7 +22,7 @@ from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
 from pflsweep.records.errors import Damaged, another_format
-from pflsweep.records.readers import read_config, read_parquet, require_npz, require_parquet
+from pflsweep.records.readers import read_config, read_npz, read_parquet, require_npz, require_parquet
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
@@ -106,7 +106,7 @@ class Record:
         """Read the copied tables and matrices whole; opening a record reads their ends alone. Raises Damaged."""
         for name in TABLES:
             self._read(name, read_parquet, None)
-        self._read("matrices.npz", files.read_npz, None)
+        self._read("matrices.npz", read_npz, None)
 
     @classmethod
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
@@ -202,7 +202,7 @@ class Record:
     @cached_property
     def matrices(self) -> dict[str, np.ndarray]:
         """Return the method's matrices by name: of the last round, small ones also of earlier rounds (matrices.py)."""
-        found = self._read("matrices.npz", files.read_npz, {})
+        found = self._read("matrices.npz", read_npz, {})
         return records_matrices.cut(found, self._opened) if self._cut else records_matrices.upto(found, self._opened)
 
     @property

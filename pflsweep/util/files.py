@@ -282,10 +282,3 @@ def parse_yaml(text: bytes) -> dict[str, Any]:
 def write_yaml(path: Path, content: dict[str, Any]) -> None:
     """Write a YAML file in which no value is an alias of another."""
     write_text(path, yaml.dump(content, Dumper=_Dumper, sort_keys=False))
-
-
-def read_npz(path: Readable) -> "dict[str, np.ndarray]":
-    import numpy as np
-
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-        return dict(arrays)

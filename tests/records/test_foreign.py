@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +22,7 @@ import pflsweep
 from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.config.compose import compose
-from pflsweep.records import checked
+from pflsweep.records import checked, readers
 from pflsweep.records.content import CHECKPOINT, COPIED, MODELS, PARTS
 from pflsweep.records.errors import Damaged
 from pflsweep.records.record import Record, digest_of_config
@@ -208,6 +209,12 @@ def pickled(folder: Path) -> None:
     np.savez(folder / "matrices.npz", A=np.array([{"an": "object"}], dtype=object))
 
 
+def bzip2(folder: Path) -> None:
+    """Compress matrices in a way that cannot be decompressed in parts."""
+    with zipfile.ZipFile(folder / "matrices.npz", "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("A.npy", b"x")
+
+
 def inside(folder: Path) -> None:
     """Damage a file inside; its end, which is read at opening, stays whole."""
     content = (folder / "partition.parquet").read_bytes()
@@ -229,6 +236,7 @@ def foreign_identity(folder: Path) -> None:
         (linked_to_a_table, r"study\.parquet is not copied: it is a link"),
         (pipe, r"study\.parquet cannot be read: it is not a regular file"),
         (pickled, r"matrices\.npz cannot be read: it is truncated, or no file of pflsweep's \(ValueError\)"),
+        (bzip2, r"matrices\.npz cannot be read"),
         (inside, r"partition\.parquet cannot be read"),
         (renamed, r"give the folder its name back"),
         (foreign_identity, r"identity '\.\./\.\./x' is not 16 hexadecimal digits"),
@@ -337,6 +345,22 @@ def test_a_file_that_is_too_large_is_not_read(
     monkeypatch.setattr(checked, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
     assert ends("import", "runs", "--runs", "out") == 2
     assert re.search(r"rounds\.parquet is not copied: it has [\d,]+ bytes, and at most", capsys.readouterr().err)
+
+
+def test_matrices_that_decompress_to_too_much_are_not_read(
+    folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 MB became 3 GB."""
+    matrices, bound = {"A": np.zeros((100, 100)), "B": np.zeros((100, 100))}, 150_000
+    monkeypatch.setattr(readers, "LARGEST", bound)
+    files.write_npz(folder / "matrices.npz", matrices)
+    assert Record(folder).matrices.keys() == matrices.keys()
+    np.savez_compressed(folder / "matrices.npz", **matrices)
+    assert (folder / "matrices.npz").stat().st_size < bound
+    assert ends("import", "runs", "--runs", "out") == 2
+    assert (
+        "matrices.npz cannot be read: it is truncated, or no file of pflsweep's (ValueError)" in capsys.readouterr().err
+    )
 
 
 def _changed(content: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
