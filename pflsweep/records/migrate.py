@@ -7,12 +7,12 @@ that the present code gives its config; `migrated_from` in meta.json keeps the o
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import yaml
 
 from pflsweep.config.identity import (
     NEUTRAL,
@@ -25,10 +25,12 @@ from pflsweep.config.identity import (
 )
 from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
-from pflsweep.records.content import CHECKPOINT, COPIED, FORMAT, LOCK, MODELS
+from pflsweep.records.content import CHECKPOINT, COPIED, FORMAT, LOCK, MODELS, PARTS
+from pflsweep.records.ledger import ledger_of
+from pflsweep.records.readers import read_config
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, shortened
 
 # Records of format 0 may lack these keys, which are younger: each with the value that such records were trained with
 NEUTRAL_0: dict[str, Any] = {
@@ -47,6 +49,7 @@ NEUTRAL_0: dict[str, Any] = {
     "train.precision": "fp32",
     "train.compile": False,
 }
+STAGED = ".migrated"  # the folder in a record's new folder that holds its files until they are verified
 Json = dict[str, Any]
 
 
@@ -55,32 +58,39 @@ class Migrated(NamedTuple):
 
     records: int
     ledgers: int
-    left: list[str]  # reasons, one for each record that stays as it is
+    left: list[str]  # reasons, one for each record or ledger that stays as it is
 
 
 def migrate(runs: Path) -> Migrated:
     """Bring all records and ledgers of a folder of runs up to date. A call that was killed is continued by the next.
 
-    Raises UserError if the folder does not exist or cannot be written to; Locked where a trial is being trained.
+    Records and ledgers that are damaged, and trials that are being trained, stay as they are. Raises UserError if the
+    folder does not exist.
     """
     if not runs.is_dir():
         raise UserError(f"There is no folder of runs '{runs}' here.")
     util_files.require_readable(runs)
-    older = [folder for folder in _records(runs) if "format" not in _json(folder / "meta.json")]
-    left: list[str] = []
-    for folder in older:
+    records, ledgers, left = 0, 0, list[str]()
+    for folder in _records(runs):
         try:
-            _migrate_record(folder)
+            if "format" not in _json(folder / "meta.json"):
+                _migrate_record(folder)
+                records += 1
         except UserError as error:
             left.append(str(error))
-    metas = [_json(folder / "meta.json") for folder in _records(runs)]
-    known = {meta["migrated_from"]: meta for meta in metas if "migrated_from" in meta}
-    contents = {file: _json(file) for file in sorted(runs.glob("sweeps/*.json"))}
-    ledgers = {file: content for file, content in contents.items() if _is_older_ledger(content)}
-    for file, content in ledgers.items():
-        with util_files.writing(runs):
-            util_files.write_json(file, _ledger(content, known))
-    return Migrated(len(older) - len(left), len(ledgers), left)
+    known: dict[str, Json] = {}
+    for folder in _records(runs):
+        # A file that cannot be read is named already
+        with suppress(UserError):
+            meta = _json(folder / "meta.json")
+            if "migrated_from" in meta:
+                known[meta["migrated_from"]] = meta
+    for file in sorted(runs.glob("sweeps/*.json")):
+        try:
+            ledgers += _migrate_ledger(file, known)
+        except UserError as error:
+            left.append(str(error))
+    return Migrated(records, ledgers, left)
 
 
 def _records(runs: Path) -> list[Path]:
@@ -103,29 +113,63 @@ def _migrate_record(folder: Path) -> None:
     the new folder stays where it has as many rounds, and is replaced where it has fewer.
     """
     with util_files.claimed(folder):
-        try:
-            meta, config = _upgraded(_json(folder / "meta.json"), util_files.read_yaml(folder / "config.yaml"))
-        except (KeyError, TypeError, ValueError, OSError, AttributeError, yaml.YAMLError) as error:
-            raise UserError(f"{folder} is not migrated: {type(error).__name__}: {error}.") from error
-        new = folder.parent / meta["identity"]
+        with _not_migrated(folder):
+            meta, config = _upgraded(_json(folder / "meta.json"), read_config(folder / "config.yaml"))
+            new = folder.parent / meta["identity"]
         with util_files.claimed(new), util_files.writing(folder.parent):
-            if _has(new, folder):
+            with _not_migrated(folder):
+                has = _has(new, folder)
+            if has:
                 # Trained anew by the present version, or by a migration that was killed
                 own = _json(new / "meta.json")
                 if "migrated_from" not in own:
                     util_files.write_json(new / "meta.json", {**own, "migrated_from": meta["migrated_from"]})
             else:
-                for file in new.iterdir():
-                    if file.name != LOCK:
-                        file.unlink()
-                _write(folder, new, meta, config)
-                try:
-                    Record(new).verify()
-                except UserError as error:
-                    # The error names the copy, which goes; the user has to mend the old folder
-                    shutil.rmtree(new)
-                    raise UserError(str(error).replace(str(new), str(folder))) from error
-            shutil.rmtree(folder)
+                _write_verified(folder, new, meta, config)
+            if folder.is_symlink():
+                # What it points to is not in the folder of runs, and stays
+                folder.unlink()
+            else:
+                shutil.rmtree(folder)
+
+
+def _write_verified(folder: Path, new: Path, meta: Json, config: Json) -> None:
+    """Write a record's files to a new folder, in place of what is there, once they are verified."""
+    staged = new / STAGED
+    # A process that was killed may have left it
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        with _not_migrated(folder):
+            _write(folder, staged, meta, config)
+            Record(staged).verify()
+        for file in new.iterdir():
+            if file not in (staged, new / LOCK):
+                file.unlink()
+        # meta.json comes last
+        for name in PARTS:
+            if (staged / name).exists():
+                (staged / name).rename(new / name)
+    except UserError as error:
+        # The error names the copy, which goes; the user has to mend the old folder
+        raise UserError(str(error).replace(str(staged), str(folder))) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+@contextmanager
+def _not_migrated(path: Path) -> Iterator[None]:
+    """Turn any error of a damaged file into a UserError. path: the file, or the record's folder, for the message."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # A full disk is said as such by `writing`
+        if util_files.full(error, path.parent):
+            raise
+        # The readers raise many different errors on files that are truncated or something else
+        why = f"{type(error).__name__}: {shortened(error).removesuffix('.')}"
+        raise UserError(f"{path} is not migrated: {why}. Put the right file back, or move it away.") from error
 
 
 def _has(new: Path, folder: Path) -> bool:
@@ -137,21 +181,26 @@ def _has(new: Path, folder: Path) -> bool:
 
 
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
-    """Write a record's files to a new folder, meta.json last. Files whose content does not change are copied."""
-    new.mkdir(exist_ok=True)
+    """Write a record's files to a new folder. Files whose content does not change are copied."""
+    new.mkdir()
     for name in COPIED:
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
             shutil.copyfile(folder / name, new / name)
-    status = util_files.read_json(folder / "status.json")
-    ended = int(status["rounds"]) if status["status"] == "finished" else 0
+    with _not_migrated(folder / "status.json"):
+        status = util_files.read_json(folder / "status.json")
+        ended = int(status["rounds"]) if status["status"] == "finished" else 0
     if (new / "newcomers.parquet").exists():
-        table = pd.read_parquet(new / "newcomers.parquet")
-        util_files.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
+        with _not_migrated(folder / "newcomers.parquet"):
+            table = pd.read_parquet(new / "newcomers.parquet")
+            table = table if "round" in table else table.assign(round=ended)
+            util_files.write_parquet(new / "newcomers.parquet", table)
     if (folder / CHECKPOINT).exists():
-        _checkpoint(read_torch(folder / CHECKPOINT)["simulation"], meta["identity"]).write(new / CHECKPOINT)
+        with _not_migrated(folder / CHECKPOINT):
+            _checkpoint(read_torch(folder / CHECKPOINT)["simulation"], meta["identity"]).write(new / CHECKPOINT)
     if (folder / MODELS).exists():
-        write_torch(new / MODELS, {"round": ended, **read_torch(folder / MODELS)})
-    util_files.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        with _not_migrated(folder / MODELS):
+            write_torch(new / MODELS, {"round": ended, **read_torch(folder / MODELS)})
+    util_files.write_yaml(new / "config.yaml", config)
     util_files.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
     util_files.write_json(new / "meta.json", meta)
 
@@ -244,9 +293,20 @@ def _option(target: str, option: str | None) -> str:
     return option if option and known else next((n[0] for n in shipped_options().values() if file in n), file)
 
 
-def _is_older_ledger(content: Json) -> bool:
-    """Return whether a file's content is a ledger of format 0."""
-    return "sweep" in content and "format" not in content
+def _migrate_ledger(file: Path, known: Mapping[str, Json]) -> bool:
+    """Convert a ledger of format 0 in its file. Return False if the file is not one.
+
+    known: meta.json of each migrated record, by its old identity. Raises UserError if it cannot be converted.
+    """
+    content = _json(file)
+    if "sweep" not in content or "format" in content:
+        return False
+    with _not_migrated(file):
+        converted = _ledger(content, known)
+        ledger_of(file, converted)
+    with util_files.writing(file.parent):
+        util_files.write_json(file, converted)
+    return True
 
 
 def _ledger(content: Json, known: Mapping[str, Json]) -> Json:

@@ -151,6 +151,74 @@ def test_a_damaged_record_stays_as_it_is(runs: Path, capsys: pytest.CaptureFixtu
     assert len(list(runs.glob("*/meta.json"))) == 2, "no half of a migrated record"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("meta.json", b"garbage", "meta.json cannot be read (JSONDecodeError"),
+        ("config.yaml", b"a: &a {b: *a}", " is not migrated: ValueError: an alias. Put the right file back"),
+        ("status.json", b"garbage", "status.json is not migrated: JSONDecodeError"),
+        ("status.json", b"{}", "status.json is not migrated: KeyError: 'status'"),
+        ("checkpoint.pt", b"garbage", "checkpoint.pt is not migrated: "),
+        ("models.pt", b"garbage", "models.pt is not migrated: "),
+        ("newcomers.parquet", b"garbage", "newcomers.parquet is not migrated: ArrowInvalid"),
+    ],
+)
+def test_a_damaged_record_is_named_and_the_others_are_migrated(
+    runs: Path, name: str, content: bytes, said: str, capsys: pytest.CaptureFixture
+) -> None:
+    (runs / OLD[0] / name).write_bytes(content)
+    before = contents(runs / OLD[0])
+    for records in (1, 0):
+        assert main(["record", "migrate", str(runs)]) == 2
+        told = capsys.readouterr()
+        assert f"{records} records and {records} ledgers" in told.out
+        (line,) = told.err.splitlines()
+        assert line.startswith(f"left as it is: {runs / OLD[0]}")
+        assert said in line
+    assert contents(runs / OLD[0]) == before
+    # The damaged one, the other one, and the ledger's: no half of a migrated record
+    assert len(list(runs.iterdir())) == 3
+
+
+@pytest.mark.parametrize("content", ['{"sweep": "x"}', "garbage", '{"sweep": "x", "groups": [], "tune": {}}'])
+def test_a_damaged_ledger_is_named_and_the_others_are_migrated(
+    runs: Path, content: str, capsys: pytest.CaptureFixture
+) -> None:
+    file = runs / "sweeps" / f"{'0' * 16}.json"
+    file.write_text(content)
+    assert main(["record", "migrate", str(runs)]) == 2
+    told = capsys.readouterr()
+    assert "2 records and 1 ledgers" in told.out
+    assert f"left as it is: {file}" in told.err
+    assert file.read_text() == content
+
+
+def test_a_record_trained_anew_stays_where_the_older_one_is_damaged(runs: Path) -> None:
+    """It was removed with the half of the migrated one."""
+    whole = runs.with_name("whole")
+    shutil.copytree(runs, whole)
+    migrate(whole)
+    new = {files.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}[OLD[0]]
+    shutil.copytree(new, runs / new.name)
+    status = files.read_json(new / "status.json")
+    files.write_json(runs / new.name / "status.json", {**status, "status": "interrupted"})
+    before = contents(runs / new.name)
+    (runs / OLD[0] / "clients.parquet").write_bytes(b"garbage")
+    assert len(migrate(runs).left) == 1
+    assert contents(runs / new.name) == before
+
+
+def test_a_linked_record_is_migrated_into_the_folder_of_runs(runs: Path) -> None:
+    moved = runs.with_name("disk")
+    (runs / OLD[0]).rename(moved)
+    (runs / OLD[0]).symlink_to(moved)
+    before = contents(moved)
+    assert migrate(runs) == (2, 1, [])
+    assert not (runs / OLD[0]).is_symlink()
+    assert contents(moved) == before
+    assert OLD[0] in {Record(file.parent).meta["migrated_from"] for file in runs.glob("*/meta.json")}
+
+
 def test_what_is_no_folder_of_runs_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no folder of runs"):
         migrate(tmp_path / "none")
