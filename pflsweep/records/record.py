@@ -341,7 +341,8 @@ class Record:
 
     def keep_scores(self, earlier: "Record") -> None:
         """Write the scores of another record of this trial, of fewer rounds, which this one has not: at rounds that the
-        trial was evaluated after, or once ended at, and of new clients. Raises UserError if a table cannot be read.
+        trial was evaluated after, or once ended at, and of new clients. Raises UserError if a table cannot be read,
+        OSError where one cannot be written.
         """
         missing, evaluated = set(earlier.scored) - set(self.scored), set(earlier.evaluated)
         scores = [column for column in earlier.rounds if str(column).startswith(VIEWS)]
@@ -352,10 +353,9 @@ class Record:
                 self._ends.append((rows, clients))
         own, others = self._newcomers(), earlier._newcomers()
         others = others[~others["round"].isin(own["round"])]
-        with writing(self.folder):
-            self._write_ends()
-            if len(others):
-                files.write_parquet(self.path_to_write("newcomers.parquet"), _joined([others, own]))
+        self._write_ends()
+        if len(others):
+            files.write_parquet(self.path_to_write("newcomers.parquet"), _joined([others, own]))
 
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json."""

@@ -55,10 +55,13 @@ class DiskFull(UserError):  # noqa: N818 (a state)
     """A disk is full or read-only. This is never retried, and does not count as the failure of a trial."""
 
 
-def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
+def full(
+    error: BaseException | None, place: Path | str, choice: str = "paths.runs, tracking.uri, workers.storage"
+) -> DiskFull | None:
     """Return a DiskFull for the user if `error` or one of its causes says that a disk is full or read-only, else None.
 
-    place: the folder that was written to, or the address of a server.
+    place: the folder that was written to, or the address of a server. choice: the config keys or the argument that
+    choose it.
     """
     there = existing(place) if isinstance(place, Path) else None
     while error is not None and not isinstance(error, DiskFull):
@@ -68,8 +71,8 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
             said = os.strerror(error.errno) if found is None else found[0]  # type: ignore[attr-defined]
             room = "" if there is None else f"; {free(there)} of space are free there"
             return DiskFull(
-                f"{place} cannot be written to ({said}{room}). Make room, or choose another folder (paths.runs, "
-                "tracking.uri, workers.storage). Nothing that was written is lost: the same command goes on."
+                f"{place} cannot be written to ({said}{room}). Make room, or choose another folder ({choice}). "
+                "Nothing that was written is lost: the same command goes on."
             )
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return error
@@ -164,7 +167,7 @@ def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if no_room := full(error, folder):
+        if no_room := full(error, folder, choice):
             raise no_room from error
         why = error.strerror or str(error)
         if error.filename and Path(error.filename) != folder:

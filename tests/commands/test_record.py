@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,15 +211,20 @@ def test_a_checkpoint_of_fewer_rounds_stays_too(capsys: pytest.CaptureFixture) -
     assert (only("behind").done, only("behind").models_round) == (3, 3)
 
 
-def test_a_copy_that_fails_half_way_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "flag"), [("behind", "--runs"), ("temporary", "TMPDIR")])
+def test_a_copy_that_fails_half_way_leaves_what_was_there(
+    place: str, flag: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main([*TRIAL, "train.rounds=1"]) == 0
     shutil.copytree("runs", "behind")
     assert main([*TRIAL, "train.rounds=2"]) == 0
     before = {file.name: file.read_bytes() for file in only("behind").folder.iterdir()}
+    Path("temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").absolute()))
     written, write = [], Path.write_bytes
 
     def full(path: Path, content: bytes) -> int:
-        if "behind" in path.parts:
+        if place in path.parts:
             written.append(path)
         if len(written) == 3:
             raise OSError(28, "No space left on device")
@@ -227,6 +233,7 @@ def test_a_copy_that_fails_half_way_leaves_what_was_there(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         assert main(["record", "import", "runs", "--runs", "behind", "--no-tracking"]) == 2
+    assert f"Make room, or choose another folder ({flag})" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in only("behind").folder.iterdir()} == before
 
 
