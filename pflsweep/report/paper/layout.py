@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.report.paper import published
+from pflsweep.report.paper.agreement import POINTS
 from pflsweep.report.paper.claims import KEYS, Statistic
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
@@ -175,17 +176,90 @@ def read(name: str) -> Layout:
     stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))
     if not stem:
         table, columns, printed = _unprinted(own, metrics, file)
-        return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
-    printed = published.lines(stem)
-    missing = [line.metric for line in printed if line.metric not in metrics and line.metric not in beside]
-    if missing:
-        raise UserError(f"{file}: {stem}.csv has the metric '{missing[0]}': say under `metrics` how it comes about.")
-    paper, number = stem.split("_")
-    columns = published.columns(stem)
-    if not columns or paper != name.partition("/")[0]:
-        raise UserError(f"{file}: columns.csv has no columns for '{stem}'.")
-    table = number.removeprefix("table")
-    return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+    else:
+        table, columns, printed = _in_print(stem, name.partition("/")[0], file)
+        for line in printed:
+            if line.metric not in metrics and line.metric not in beside:
+                raise UserError(
+                    f"{file}: {stem}.csv has the metric '{line.metric}': say under `metrics` how it comes about."
+                    f"{nearest(line.metric, list(metrics))}"
+                )
+    of = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+    _check_units(of, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
+    if stem:
+        _check_places(of, stem)
+    return of
+
+
+def _in_print(stem: str, paper: str, file: Path) -> tuple[str, list[Column], list[Printed]]:
+    """Return name, columns and cells of a printed table. stem: its file without .csv."""
+    own, _, number = stem.rpartition("_")
+    if own != paper or not number:
+        raise UserError(
+            f"{file}: 'printed' is '{stem}': it has to be '{paper}_' and the table, such as {paper}_table1 of "
+            f"reports/paper/{paper}_table1.csv."
+        )
+    printed, columns = published.lines(stem), published.columns(stem)
+    if not printed:
+        raise UserError(f"{file}: {stem}.csv has no numbers.")
+    if not columns:
+        raise UserError(f"{file}: columns.csv has no columns for '{stem}'.{nearest(stem, published.tables())}")
+    return number.removeprefix("table"), columns, printed
+
+
+def _check_units(of: Layout, places: list[str]) -> None:
+    """Raise UserError on a unit by which a number would be scaled or compared wrongly. places: of the cells."""
+    from pflsweep.report.paper.metrics import SHARES
+
+    for line, place in zip(of.printed, places, strict=True):
+        metric = of.metrics.get(line.metric)
+        share = metric is not None and metric.quantity in SHARES
+        # Another quantity's unit is a word of the paper's own, unless it looks like one of these
+        like = line.unit.lower().startswith(("%", "pct", "per", "frac"))
+        if line.unit not in POINTS and (share or like or not line.unit):
+            raise UserError(
+                f"{place}: the unit is '{line.unit}': an accuracy is in {' or '.join(POINTS)} (72.5 or 0.725), another "
+                "number in a word such as min or rounds."
+            )
+
+
+def _check_places(of: Layout, stem: str) -> None:
+    """Raise UserError unless each printed number has a column, and a cell of its own, and each column has numbers."""
+    seen: dict[Any, str] = {}
+    for line, place in zip(of.printed, published.places(stem), strict=True):
+        if line.metric not in of.metrics:
+            continue  # it stands beside the table
+        column = of.column_of(line)
+        if column is None:
+            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(of, line)}")
+        if line.label != (label := of.printed[[each.row for each in of.printed].index(line.row)].label):
+            raise UserError(f"{place}: row {line.row} is '{line.label}' here and '{label}' before. One is mistaken.")
+        for key in (line.key, (line.row, column)):
+            if key in seen:
+                raise UserError(
+                    f"{place}: row {line.row} ({line.method}) has its number of {line.dataset}/{line.setting}, "
+                    f"{line.metric}, already from {seen[key]}. Leave one out."
+                )
+            seen[key] = place
+    for column in of.columns:
+        if (count := of.columns.count(column)) > 1 or not any(of.column_of(line) == column for line in of.printed):
+            wrong = "twice" if count > 1 else f"without a number in {stem}.csv"
+            raise UserError(
+                f"columns.csv has the column '{column.header}' of {stem} {wrong}: dataset '{column.dataset}', model "
+                f"'{column.model}', setting '{column.setting}', metric '{column.metric}'. Leave it out, or mend it."
+            )
+
+
+def _why_no_column(of: Layout, line: Printed) -> str:
+    """Return what no column has that a printed number has, with the nearest that there is."""
+    for key in ("dataset", "model", "setting"):
+        own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in of.columns))
+        if not any(fnmatchcase(own, like) for like in known):
+            return f"no {key} is '{own}'.{nearest(own, known)} There are: {', '.join(map(repr, known))}."
+    return (
+        f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "
+        f"and ala {int(line.variant)} together."
+    )
 
 
 def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, list[Column], list[Printed]]:

@@ -2,20 +2,25 @@
 
 import ast
 import csv
+import math
 import operator
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.util import files
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, nearest
 from pflsweep.util.resources import own_and_shipped
 
 # Numbers for the symbols of printed formulas: Sigma, the model's parameters, is the unit of what is sent; the share of
 # the feature extractor is not stated, and M is that of FedALA's text
 SYMBOLS = {"Sigma": 1.0, "alpha_f": 0.5, "M": 20.0}
 OPERATORS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, ast.Mult: operator.mul}
+BEST = {"true": True, "false": False, "": False}
+# What a printed std is over. Only one over whole runs widens what agrees, so that a word beside these changes verdicts
+STD_OVER = re.compile(r"(clients|personalized_models|(runs|seeds|shuffles)([1-9]\d*(_or_runs[1-9]\d*)?)?)?")
 
 
 class Printed(NamedTuple):
@@ -67,15 +72,50 @@ class Column(NamedTuple):
     variant: bool  # of methods with a plug-in, such as fedavg_ala
 
 
+# The head of each file. A printed table's has the same in all of them
+PRINTED_HEAD = (
+    *("paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"),
+    *("value", "std", "unit", "best", "std_over"),
+)
+HEADS = {
+    "columns.csv": ("paper", "table", "col_order", *Column._fields[:-1], "ala"),
+    "settings.csv": (
+        *("paper", "table", "dataset", "model", "setting", "clients", "participation", "partition", "rounds"),
+        *("local_epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "lr_decay", "runs", "std_over"),
+        *("test_split", "eval"),
+    ),
+}
+
+
+class Line(NamedTuple):
+    """A line of a CSV file, not yet understood."""
+
+    where: str  # file and line, for messages
+    values: dict[str, str]  # by the head
+
+
 def lines(stem: str) -> list[Printed]:
-    """Return the numbers of a printed table's file, in its order. Raise UserError without it."""
-    return [_printed(line) for line in _csv(f"{stem}.csv")]
+    """Return the numbers of a printed table's file, in its order. Raise UserError without it, or if a line is wrong."""
+    found = _csv(f"{stem}.csv")
+    for line in found:
+        if (own := _stem(line.values)) != stem:
+            raise UserError(f"{line.where}: paper and table are those of '{own}', but the file is {stem}.csv.")
+    return [_printed(line) for line in found]
+
+
+def places(stem: str) -> list[str]:
+    """Return file and line of each number of a printed table, in the order of `lines`."""
+    return [line.where for line in _csv(f"{stem}.csv")]
 
 
 def columns(stem: str) -> list[Column]:
-    """Return the columns of a printed table."""
-    paper, number = stem.split("_")
-    return [_column(c) for c in _csv("columns.csv") if f"{c['paper']}_{number}" == f"{paper}_{_table(c['table'])}"]
+    """Return the columns of a printed table. Raise UserError if one is wrong."""
+    return [_column(line) for line in _csv("columns.csv") if _stem(line.values) == stem]
+
+
+def tables() -> list[str]:
+    """Return the printed tables whose columns are known, as their files are named."""
+    return list(dict.fromkeys(_stem(line.values) for line in _csv("columns.csv")))
 
 
 def claims(paper: str, table: str) -> list[dict[str, Any]]:
@@ -91,42 +131,77 @@ def notes() -> dict[int, str]:
 
 def stated(paper: str, table: str) -> dict[tuple[str, str, str], dict[str, str]]:
     """Return what the paper says of training, by dataset, model and setting; "ns" where it says nothing."""
-    lines = [line for line in _csv("settings.csv") if (line["paper"], line["table"]) == (paper, table)]
+    every = [line.values for line in _csv("settings.csv")]
+    lines = [line for line in every if (line["paper"], line["table"]) == (paper, table)]
     return {(line["dataset"], line["model"], line["setting"]): line for line in lines}
 
 
-def _table(number: str) -> str:
-    return f"table{number}" if number.isdigit() else number
+def _stem(line: dict[str, str]) -> str:
+    """Return the name of the file of a line's table, without .csv."""
+    number = line["table"]
+    return f"{line['paper']}_{f'table{number}' if number.isdigit() else number}"
 
 
-def _column(line: dict[str, str]) -> Column:
-    return Column(**{key: line[key] for key in Column._fields[:-1]}, variant=line["ala"] == "1")
+def _column(line: Line) -> Column:
+    own = line.values
+    if own["ala"] not in ("0", "1"):
+        raise UserError(f"{line.where}: ala is '{own['ala']}': it has to be 1 for methods that end in _ala, else 0.")
+    return Column(**{key: own[key] for key in Column._fields[:-1]}, variant=own["ala"] == "1")
 
 
-def _printed(line: dict[str, str]) -> Printed:
+def _printed(line: Line) -> Printed:
+    own = line.values
+    if not own["row_order"].isdecimal():
+        raise UserError(f"{line.where}: row_order is '{own['row_order']}': it has to be the number of the row, from 1.")
+    if own["best"] not in BEST:
+        raise UserError(f"{line.where}: best is '{own['best']}': it has to be true, false or empty.")
+    if not STD_OVER.fullmatch(own["std_over"]):
+        raise UserError(
+            f"{line.where}: std_over is '{own['std_over']}': it has to be seeds, runs or shuffles with their number, "
+            "as in seeds3, or clients, personalized_models, or empty without a std."
+        )
+    if bool(own["std"]) != bool(own["std_over"]):
+        has, lacks = ("std", "std_over") if own["std"] else ("std_over", "std")
+        raise UserError(f"{line.where}: {has} is '{own[has]}' and {lacks} is empty: they have to be there both.")
+    std = _value(line, "std")
+    if std is not None and std < 0:
+        raise UserError(f"{line.where}: std is '{own['std']}': it cannot be negative.")
     return Printed(
-        row=int(line["row_order"]),
-        label=line["method_label"],
-        dataset=line["dataset"],
-        model=line["model"],
-        setting=line["setting"],
-        metric=line["metric"],
-        method=line["method"],
-        text=line["value"],
-        value=_value(line["value"]) if line["value"] else None,
-        std=float(line["std"]) if line["std"] else None,
-        std_text=line["std"],
-        unit=line["unit"],
-        best=line["best"] == "true",
-        std_over=line["std_over"],
+        row=int(own["row_order"]),
+        label=own["method_label"],
+        dataset=own["dataset"],
+        model=own["model"],
+        setting=own["setting"],
+        metric=own["metric"],
+        method=own["method"],
+        text=own["value"],
+        value=_value(line, "value"),
+        std=std,
+        std_text=own["std"],
+        unit=own["unit"],
+        best=BEST[own["best"]],
+        std_over=own["std_over"],
     )
 
 
-def _value(text: str) -> float:
+def _value(line: Line, key: str) -> float | None:
+    """Return a printed number, or the value of a printed formula; None where nothing is written."""
+    text = line.values[key]
+    if not text:
+        return None
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return _formula(ast.parse(text, mode="eval").body)
+        try:
+            value = _formula(ast.parse(text, mode="eval").body)
+        except (SyntaxError, ValueError, TypeError, KeyError):
+            value = math.nan
+    if math.isnan(value):
+        raise UserError(
+            f"{line.where}: {key} is '{text}': it has to be a number such as 70.25, inf, or a formula of + and * over "
+            f"{', '.join(SYMBOLS)}; leave it empty where nothing is printed."
+        )
+    return value
 
 
 def _formula(node: ast.expr) -> float:
@@ -144,13 +219,49 @@ def _yaml(name: str) -> dict[str, Any]:
 
 
 @cache
-def _csv(name: str) -> list[dict[str, str]]:
-    with open(_data(name), newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _csv(name: str) -> list[Line]:
+    """Return the lines of a CSV file. Raise UserError if one lacks a value that its head promises."""
+    file = _data(name)
+    try:
+        # Excel puts a byte-order mark before the head
+        with open(file, newline="", encoding="utf-8-sig") as opened:
+            reader = csv.DictReader(opened)
+            head = list(reader.fieldnames or [])
+            _check_head(head, HEADS.get(name, PRINTED_HEAD), file)
+            return [_line(values, f"{file}, line {reader.line_num}") for values in reader]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no text in UTF-8 ({error}). Save it as CSV in UTF-8.") from error
+
+
+def _check_head(head: list[str], needed: tuple[str, ...], file: Path) -> None:
+    whole = f"Its first line has to be {','.join(needed)}"
+    if len(head) == 1 and needed[0] in re.split(r"\W", head[0]):
+        raise UserError(f"{file}, line 1: the values are not separated by commas. {whole}, and so the others.")
+    for key in needed:
+        if key not in head:
+            other = next((each for each in head if each not in needed and nearest(each, [key])), None)
+            wrong = f"'{other}' is no column. Did you mean '{key}'?" if other else f"there is no column '{key}'."
+            raise UserError(f"{file}, line 1: {wrong} {whole}.")
+
+
+def _line(values: dict[Any, Any], where: str) -> Line:
+    short = next((key for key, value in values.items() if value is None), None)
+    if short is not None or None in values:
+        wrong = f"no value for '{short}'" if short is not None else "more values than in the first line"
+        raise UserError(
+            f"{where}: it has {wrong}. An empty value keeps its comma, a number has a decimal point, and a text with a "
+            "comma is in quotes."
+        )
+    return Line(where, values)
 
 
 def _data(name: str) -> Path:
-    found = next((path for root in own_and_shipped("reports/paper") if (path := root / name).is_file()), None)
+    roots = own_and_shipped("reports/paper")
+    found = next((path for root in roots if (path := root / name).is_file()), None)
     if found is None:
-        raise UserError(f"There is no reports/paper/{name} here or beside the package: printed numbers stand there.")
+        there = [path.name for root in roots for path in root.glob("*_*.csv")]
+        raise UserError(
+            f"There is no reports/paper/{name} here or beside the package: printed numbers stand there."
+            f"{nearest(name, there)}"
+        )
     return found

@@ -1,5 +1,6 @@
 """Layouts have every printed number, and say how each metric is computed."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,19 +91,23 @@ def test_printed_formulas_are_numbers_and_lost_cells_are_none() -> None:
     assert (lost.method, lost.dataset, lost.shown) == ("partialfed_ala", "cifar100", "lost")
 
 
+PRINTED_FILE = (
+    "paper,table,row_order,method,method_label,dataset,model,setting,metric,value,std,unit,best,std_over\n"
+    "mine,1,1,fedavg,FedAvg,digits,mlp,here,acc,50.0,,percent,,\n"
+)
+COLUMNS_FILE = (
+    "paper,table,col_order,group,header,dataset,model,setting,metric,ala\nmine,1,1,,Digits,digits,mlp,here,acc,0\n"
+)
+
+
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write a user's own layout, in the working directory, of a table that the package does not know."""
     monkeypatch.chdir(tmp_path)
     for name in ("layouts/mine", "paper"):
         (tmp_path / "reports" / name).mkdir(parents=True)
-    (tmp_path / "reports/paper/mine_table1.csv").write_text(
-        "paper,table,row_order,method,method_label,dataset,model,setting,metric,value,std,unit,best,std_over\n"
-        "mine,1,1,fedavg,FedAvg,digits,mlp,here,acc,50.0,,percent,,\n"
-    )
-    (tmp_path / "reports/paper/columns.csv").write_text(
-        "paper,table,col_order,group,header,dataset,model,setting,metric,ala\nmine,1,1,,Digits,digits,mlp,here,acc,0\n"
-    )
+    (tmp_path / "reports/paper/mine_table1.csv").write_text(PRINTED_FILE)
+    (tmp_path / "reports/paper/columns.csv").write_text(COLUMNS_FILE)
     for cached in (layout.read, published._csv):
         cached.cache_clear()
     yield tmp_path / "reports/layouts/mine/table1.yaml"
@@ -130,6 +135,8 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
         (GOOD.replace("accuracy}", "accuracy, over: seed}"), "over is 'seed': it has to be seeds, clients, nothing"),
         (GOOD.replace("accuracy}", "accuracy, best: max}"), "best is 'max'"),
         (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
+        (GOOD.replace("mine_table1", "mine"), "'printed' is 'mine': it has to be 'mine_' and the table"),
+        (GOOD.replace("mine_table1", "mine_table_1"), "'printed' is 'mine_table_1': it has to be 'mine_'"),
         ("title: [", "is not a layout"),
         (GOOD.replace("[mine/table1]", "mine/table1"), "'sweeps' is 'mine/table1': it has to be a list"),
         (GOOD.replace("accuracy}", "accuracy, targte: all}"), "has 'targte'. Did you mean 'target'"),
@@ -147,8 +154,67 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
 )
 def test_what_is_wrong_in_a_layout_is_said(own: Path, text: str, said: str) -> None:
     own.write_text(text)
-    with pytest.raises(UserError, match=said.replace("[", r"\[")):
+    with pytest.raises(UserError, match=re.escape(said)):
         layout.read("mine/table1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (PRINTED_FILE, PRINTED_FILE.replace(",", ";"), "line 1: the values are not separated by commas"),
+        (PRINTED_FILE.splitlines()[0] + "\n", "", "line 1: there is no column 'paper'."),
+        ("std_over", "stdover", "'stdover' is no column. Did you mean 'std_over'"),
+        ("50.0", "n/a", "mine_table1.csv, line 2: value is 'n/a': it has to be a number such as 70.25"),
+        ("50.0", '"50,0"', "value is '50,0': it has to be a number"),
+        ("50.0", "nan", "value is 'nan': it has to be a number"),
+        ("50.0", "50,0", "line 2: it has more values than in the first line"),
+        (",percent,,", ",percent", "line 2: it has no value for 'best'"),
+        (",percent,,", ",%,,", "line 2: the unit is '%': an accuracy is in percent or fraction"),
+        (",percent,,", ",min,,", "the unit is 'min': an accuracy"),
+        (",50.0,,percent,,", ",50.0,1.0,percent,,3seeds", "std_over is '3seeds': it has to be seeds"),
+        (",50.0,,percent,,", ",50.0,1.0,percent,,", "std is '1.0' and std_over is empty"),
+        (",50.0,,percent,,", ",50.0,-1.0,percent,,seeds3", "std is '-1.0': it cannot be negative"),
+        (",percent,,", ",percent,yes,", "best is 'yes': it has to be true, false or empty"),
+        ("mine,1,1,fedavg", "mine,1,a,fedavg", "row_order is 'a'"),
+        ("mine,1,1,fedavg", "mine,2,1,fedavg", "those of 'mine_table2', but the file is mine_table1.csv"),
+        (",here,", ",heer,", "line 2: columns.csv has no column for it: no setting is 'heer'. Did you mean 'here'"),
+        (",digits,", ",digist,", "no dataset is 'digist'. Did you mean 'digits'"),
+        ("1,fedavg,", "1,fedavg_ala,", "none is of dataset 'digits', model 'mlp', setting 'here'"),
+        (PRINTED_FILE, PRINTED_FILE + PRINTED_FILE.splitlines()[1], "row 1 (fedavg) has its number of digits/here"),
+        (PRINTED_FILE, PRINTED_FILE + PRINTED_FILE.splitlines()[1].replace("FedAvg", "Fed"), "row 1 is 'Fed' here and"),
+        (PRINTED_FILE.splitlines()[1], "", "mine_table1.csv has no numbers"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_printed_numbers_is_said(own: Path, tmp_path: Path, old: str, new: str, said: str) -> None:
+    own.write_text(GOOD)
+    file = tmp_path / "reports/paper/mine_table1.csv"
+    assert old in PRINTED_FILE
+    file.write_text(PRINTED_FILE.replace(old, new))
+    with pytest.raises(UserError, match=re.escape(said)):
+        layout.read("mine/table1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (",0\n", ",no\n", "columns.csv, line 2: ala is 'no'"),
+        (",0\n", "\n", "columns.csv, line 2: it has no value for 'ala'"),
+        ("mine,1,1", "mine,2,1", "columns.csv has no columns for 'mine_table1'. Did you mean 'mine_table2'"),
+        (",0\n", ",0\nmine,1,2,,More,digits,mlp,there,acc,0\n", "the column 'More' of mine_table1 without a number"),
+        (",0\n", ",0\nmine,1,1,,Digits,digits,mlp,here,acc,0\n", "the column 'Digits' of mine_table1 twice"),
+    ],
+)
+def test_what_is_wrong_in_columns_is_said(own: Path, tmp_path: Path, old: str, new: str, said: str) -> None:
+    own.write_text(GOOD)
+    (tmp_path / "reports/paper/columns.csv").write_text(COLUMNS_FILE.replace(old, new))
+    with pytest.raises(UserError, match=re.escape(said)):
+        layout.read("mine/table1")
+
+
+def test_printed_numbers_may_come_from_a_spreadsheet(own: Path, tmp_path: Path) -> None:
+    own.write_text(GOOD)
+    (tmp_path / "reports/paper/mine_table1.csv").write_text("\ufeff" + PRINTED_FILE.replace("\n", "\r\n"), "utf-8")
+    assert [line.value for line in layout.read("mine/table1").printed] == [50.0]
 
 
 def test_a_figure_that_there_is_not_is_said_before_anything_is_written(own: Path, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_page_at_the_papers_rounds_begins_with_what_agrees(tmp_path: Path, mon
         sweep.add(C25, method, {0: [8] * 4})
         sweep.groups[C25, method]["config"]["train.rounds"] = 3
     sweep.write()
-    stated = [{**line, "rounds": "3"} for line in published._csv("settings.csv")]
+    stated = [line._replace(values={**line.values, "rounds": "3"}) for line in published._csv("settings.csv")]
     monkeypatch.setattr(
         published, "_csv", lambda name, read=published._csv: stated if "settings" in name else read(name)
     )
