@@ -8,9 +8,13 @@ of the reports.
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError
+
+if TYPE_CHECKING:
+    from pflsweep.report.paper.layout import Layout
 
 PAGES = ("runs", "site")  # those that are no paper's table
 RUNS = "where records are (runs): a folder, or an archive of `record export`"
@@ -38,8 +42,27 @@ def _papers(options: argparse.Namespace) -> int:
     from pflsweep.tracking.reports import MlflowStores
 
     names = layout.names() if options.page == "all" else [options.page]
+    if Path(f"reports/layouts/{options.page}.yaml").is_file():
+        _check_own(layout.read(options.page), options.runs)
     print("\n".join(build(names, options.runs, options.out, options.scale, MlflowStores())))
     return 0
+
+
+def _check_own(of: "Layout", runs: Path) -> None:
+    """Raise UserError if a layout of the user's own names a sweep, a row or a column that there is not."""
+    from pflsweep.records import archive, ledger
+    from pflsweep.report.paper import layout
+    from pflsweep.sweep.spec import read_table
+    from pflsweep.util.resources import sweep_names
+
+    # Records may come from elsewhere, without the file of their sweep, and a scale may have rows of its own
+    trained = ledger.ledgers(*archive.places(runs)) if archive.exists(runs) else []
+    known = sweep_names()
+    layout.require_allowed(
+        "sweeps", of.sweeps, [*known, *(each.sweep for each in trained)], f"reports/layouts/{of.name}.yaml"
+    )
+    cells = {cell for each in trained if each.sweep in of.sweeps for cell in each.groups}
+    layout.check_cells(of, cells.union(*(read_table(sweep).cells for sweep in of.sweeps if sweep in known)))
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ new table needs those and no code.
 """
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ OVER = ("seeds", "clients", "nothing")
 BEST = ("high", "low", "none")
 LEADERBOARD = "leaderboard"  # a page that ranks the rows over the columns
 PAGES = ("table", LEADERBOARD)
+COMPARE = ("columns", "rows")
+SLOWEST = "slowest"
 
 
 class Metric(NamedTuple):
@@ -108,7 +111,7 @@ class Layout(NamedTuple):
         metric = self.metrics.get(line.metric)
         if metric is not None and metric.setting:
             return metric.setting
-        place = f"{line.dataset}/{line.setting}"
+        place = f"{line.dataset}/{line.setting}" if line.setting else line.dataset
         found = (to for like, to in self.settings.items() if fnmatchcase(f"{place}/{line.model}", like))
         return next(found, place)
 
@@ -185,6 +188,7 @@ def read(name: str) -> Layout:
                     f"{nearest(line.metric, list(metrics))}"
                 )
     of = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+    _check_names(of, beside, file)
     _check_units(of, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
     if stem:
         _check_places(of, stem)
@@ -205,6 +209,43 @@ def _in_print(stem: str, paper: str, file: Path) -> tuple[str, list[Column], lis
     if not columns:
         raise UserError(f"{file}: columns.csv has no columns for '{stem}'.{nearest(stem, published.tables())}")
     return number.removeprefix("table"), columns, printed
+
+
+def check_cells(of: Layout, cells: set[tuple[str, str]]) -> None:
+    """Raise UserError if a layout names a row or a column that its sweeps do not have.
+
+    cells: setting and method of all that they have. A printed row may be missing there: its cells stay empty.
+    """
+    where, sweeps = f"reports/layouts/{of.name}.yaml", ", ".join(of.sweeps)
+    settings, methods = sorted({setting for setting, _ in cells}), sorted({method for _, method in cells})
+    if not of.in_print:
+        require_allowed(f"own_table.rows, of rows of {sweeps},", list(of.labels), methods, where)
+        placed = [of.setting_of(line) for line in of.printed]
+        require_allowed(f"own_table.columns, of settings of {sweeps},", placed, settings, where)
+    require_allowed("settings", list(of.settings.values()), settings, where)
+    rows = list(dict.fromkeys([*of.labels, *methods]))
+    for key, named in (("own", [of.own] if of.own else []), ("views", of.views), ("rounds", of.rounds)):
+        require_allowed(key, list(named), rows, where)
+    for name, metric in of.metrics.items():
+        require_allowed(f"metrics.{name}.relative", [metric.relative], ["", SLOWEST, *rows], where)
+        require_allowed(f"metrics.{name}.setting", [metric.setting], ["", *settings], where)
+        if "baseline" in metric.options:
+            require_allowed(f"metrics.{name}.baseline", [metric.options["baseline"]], rows, where)
+
+
+def _check_names(of: Layout, beside: list[str], file: Path) -> None:
+    """Raise UserError if a layout names a view, a round, a metric or a note that there is not."""
+    from pflsweep.report.paper.metrics import OPTION_VALUES
+
+    for key, by_row, allowed in (("views", of.views, "view"), ("rounds", of.rounds, "round")):
+        for row, value in by_row.items():
+            require_value(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
+    require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in of.printed)), file)
+    for note in of.notes:
+        if note not in (known := published.notes()):
+            raise UserError(
+                f"{file}: notes has {note!r}: notes.yaml has no such number. It has: {', '.join(map(str, known))}."
+            )
 
 
 def _check_units(of: Layout, places: list[str]) -> None:
@@ -271,6 +312,10 @@ def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, l
             f"{file}: without `printed` it needs own_table: {{{', '.join(keys)}}}, each with something; rows are "
             "`method: label`, columns `dataset/setting: header`."
         )
+    for key in ("rows", "columns"):
+        for word in own[key]:
+            if not isinstance(word, str):
+                raise UserError(f"{file}: own_table.{key} has {word!r}, which YAML does not read as a text: quote it.")
     columns, cells = [], []
     for place, header in own["columns"].items():
         dataset, _, setting = place.partition("/")
@@ -297,6 +342,9 @@ DEFAULTS: dict[str, Any] = {
     "own_table": None,  # name as claims call it, rows (method: label) and columns (a sweep's setting: header)
     "beside": [],  # printed metrics that are in no column, and are not made anew
 }
+# Of a metric
+TEXTS = ("relative", "minus", "unit", "setting")
+NUMBERS = ("times", "first", "goal", "within", "head")
 TYPES = {"title": str, "sweeps": list, "metrics": dict, "own_table": dict}
 NAMES_OF: dict[Any, str] = {str: "text", list: "list", dict: "mapping"}
 NEEDED = ("title", "sweeps", "metrics")
@@ -317,31 +365,57 @@ def _content(file: Path) -> dict[str, Any]:
             raise UserError(f"{file}: '{key}' is {value!r}: it has to be a {NAMES_OF[like]}.")
     if (page := content.get("page", PAGES[0])) not in PAGES:
         raise UserError(f"{file}: 'page' is '{page}': it has to be {' or '.join(PAGES)}.")
+    require_value("compare", content.get("compare", COMPARE[0]), COMPARE, file)
+    if "printed" in content and "own_table" in content:
+        raise UserError(f"{file} has 'printed' and 'own_table': rows and columns are of one of both. Leave one out.")
+    if not content["metrics"]:
+        raise UserError(f"{file}: 'metrics' is empty: it needs one, such as `acc: {{quantity: accuracy}}`.")
     if not content["sweeps"]:
         raise UserError(f"{file}: 'sweeps' is empty: name those that train its cells, such as pgfed/table1.")
     return {**DEFAULTS, **content}
 
 
 def _metric(name: str, spec: Any, file: Path) -> Metric:
-    from pflsweep.report.paper.metrics import OPTION_NAMES, QUANTITIES
+    from pflsweep.report.paper.metrics import OPTION_NAMES, OPTION_VALUES, QUANTITIES
+    from pflsweep.report.paper.study_numbers import WHEN
 
-    if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
-        said = spec.get("quantity") if isinstance(spec, dict) else spec
+    allowed = [key for key in Metric._fields if key != "options"]
+    if isinstance(spec, dict) and "quantity" not in spec:
+        require_allowed(f"metrics.{name}", list(spec), allowed, file)
+        raise UserError(f"{file}: metrics.{name} needs 'quantity', one of: {', '.join(QUANTITIES)}.")
+    if not isinstance(spec, dict) or spec["quantity"] not in QUANTITIES:
+        said = spec["quantity"] if isinstance(spec, dict) else spec
         raise UserError(
             f"{file}: metrics.{name}: '{said}' is not a quantity.{nearest(str(said), list(QUANTITIES))} "
             f"There are: {', '.join(QUANTITIES)}."
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
     needed, further = OPTION_NAMES.get(spec["quantity"], ((), ()))
-    require_allowed(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
+    require_allowed(f"metrics.{name}", list(spec), [*allowed, *needed, *further], file)
     for word in needed:
         if word not in spec:
             raise UserError(f"{file}: metrics.{name}: {spec['quantity']} needs '{word}'.")
     metric = Metric(**{"over": "seeds", **own}, options={k: v for k, v in spec.items() if k not in own})
-    for key, value, allowed in (("over", metric.over, OVER), ("best", metric.best, BEST)):
-        if value not in allowed:
-            raise UserError(f"{file}: metrics.{name}.{key} is '{value}': it has to be {', '.join(allowed)}.")
+    values = {**OPTION_VALUES, "over": OVER, "best": BEST, "when": WHEN.get(metric.quantity, ())}
+    for key, value in spec.items():
+        at = f"{file}: metrics.{name}.{key}"
+        if key in values:
+            require_value(f"metrics.{name}.{key}", value, values[key], file)
+        elif key == "decimals" and (type(value) is not int or value < 0):
+            raise UserError(f"{at} is {value!r}: it has to be a whole number, at least 0.")
+        elif key in TEXTS and not isinstance(value, str):
+            raise UserError(f"{at} is {value!r}: it has to be a text.")
+        elif key in NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UserError(f"{at} is {value!r}: it has to be a number.")
     return metric
+
+
+def require_value(key: str, value: Any, allowed: Sequence[str], where: Path | str) -> None:
+    """Raise UserError if the value of a layout's key is none of some words. where: the layout."""
+    if value not in allowed:
+        raise UserError(
+            f"{where}: {key} is '{value}': it has to be {', '.join(allowed)}.{nearest(str(value), list(allowed))}"
+        )
 
 
 def require_allowed(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:

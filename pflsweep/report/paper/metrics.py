@@ -144,6 +144,13 @@ OPTION_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ala_parameters": (("blocks", "head"), ()),
     **study_numbers.OPTION_NAMES,
 }
+OPTION_VALUES = {
+    "view": ("personal", "global", "trained"),
+    "target": ("own", "subset", "all"),
+    "round": ("last", "best"),
+    "take": ("mean", "min"),
+    "by": ("clients", "samples"),
+}
 SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or between -1 and 1
 QUANTITIES = ("accuracy", "gain", *NUMBERS)
 

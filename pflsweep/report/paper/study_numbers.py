@@ -61,6 +61,7 @@ NUMBERS: dict[str, Callable[[FinishedTrial, dict[str, Any]], float]] = {
     "loss_fall": loss_fall,
     "start_loss": start_loss,
 }
+WHEN = {"loss_fall": ("first", "later"), "start_loss": ("before", "after", "without")}
 OPTION_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "loss_fall": (("when",), ()),
     "start_loss": (("when",), ()),

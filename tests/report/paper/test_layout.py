@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pflsweep.commands.report import main
 from pflsweep.report.paper import figures, layout, metrics, published
 from pflsweep.report.paper.build import build
 from pflsweep.sweep.spec import read_table
@@ -35,6 +36,12 @@ def test_the_first_sweep_trains_all_of_it(name: str) -> None:
     of = layout.read(name)
     placed = [line for line in of.printed if of.column_of(line) is not None]
     assert {(of.setting_of(line), line.method) for line in placed} <= set(read_table(of.sweeps[0]).cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_and_columns_that_are_named_are_its_sweeps(name: str) -> None:
+    of = layout.read(name)
+    layout.check_cells(of, {cell for sweep in of.sweeps for cell in read_table(sweep).cells})
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -117,6 +124,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 GOOD = "title: t\nprinted: mine_table1\nsweeps: [mine/table1]\nmetrics: {acc: {quantity: accuracy}}\n"
 
+OWN_TABLE = GOOD.replace("printed: mine_table1", "own_table: {name: a, rows: {fedavg: x}, columns: {digits/here: d}}")
+
 
 def test_a_new_table_needs_no_code(own: Path) -> None:
     own.write_text(GOOD)
@@ -135,6 +144,45 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
         (GOOD.replace("accuracy}", "accuracy, over: seed}"), "over is 'seed': it has to be seeds, clients, nothing"),
         (GOOD.replace("accuracy}", "accuracy, best: max}"), "best is 'max'"),
         (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
+        (GOOD.replace("quantity: accuracy", "quant: accuracy"), "metrics.acc has 'quant'. Did you mean 'quantity'"),
+        (GOOD.replace("quantity: accuracy", "unit: percent"), "metrics.acc needs 'quantity', one of: accuracy"),
+        (GOOD.replace("accuracy}", "accuracy, options: {}}"), "metrics.acc has 'options'"),
+        (
+            GOOD.replace("accuracy}", "accuracy, view: globl}"),
+            "view is 'globl': it has to be personal, global",
+        ),
+        (
+            GOOD.replace("accuracy}", "accuracy, target: everyone}"),
+            "is 'everyone': it has to be own, subset, all",
+        ),
+        (
+            GOOD.replace("accuracy}", "accuracy, round: bst}"),
+            "is 'bst': it has to be last, best. Did you mean 'best'",
+        ),
+        (GOOD.replace("accuracy}", "accuracy, take: max}"), "take is 'max': it has to be mean, min"),
+        (GOOD.replace("accuracy}", "accuracy, by: sample}"), "by is 'sample': it has to be clients, samples"),
+        (GOOD.replace("accuracy}", "loss_fall, when: before}"), "when is 'before': it has to be first, later"),
+        (GOOD.replace("accuracy}", "accuracy, decimals: two}"), "decimals is 'two': it has to be a whole number"),
+        (GOOD.replace("accuracy}", "accuracy, decimals: -1}"), "decimals is -1: it has to be a whole number"),
+        (GOOD.replace("accuracy}", "accuracy, times: a}"), "times is 'a': it has to be a number"),
+        (GOOD.replace("accuracy}", "rounds_to, goal: 70%}"), "goal is '70%': it has to be a number"),
+        (GOOD + "notes: [999]\n", "notes has 999: notes.yaml has no such number"),
+        (GOOD + "views: {fedavg: traind}\n", "views.fedavg is 'traind': it has to be personal, global, trained"),
+        (GOOD + "rounds: {fedavg: bst}\n", "rounds.fedavg is 'bst': it has to be last, best"),
+        (GOOD + "compare: row\n", "compare is 'row': it has to be columns, rows"),
+        (GOOD + "beside: [time]\n", "beside has 'time'"),
+        (GOOD + "own_table: {name: a}\n", "has 'printed' and 'own_table'"),
+        (GOOD.replace("{acc: {quantity: accuracy}}", "{}"), "'metrics' is empty"),
+        (
+            GOOD.replace("printed: mine_table1", "own_table: {name: a, rows: {on: x}, columns: {digits/mlp: d}}"),
+            "own_table.rows has True, which YAML does not read as a text",
+        ),
+        (
+            GOOD.replace(
+                "printed: mine_table1", "own_table: {name: a, rows: {a: x}, columns: {digits/mlp: d}}"
+            ).replace("accuracy}", "accuracy, unit: '%'}"),
+            "metrics.acc: the unit is '%': an accuracy is in percent or fraction",
+        ),
         (GOOD.replace("mine_table1", "mine"), "'printed' is 'mine': it has to be 'mine_' and the table"),
         (GOOD.replace("mine_table1", "mine_table_1"), "'printed' is 'mine_table_1': it has to be 'mine_'"),
         ("title: [", "is not a layout"),
@@ -215,6 +263,49 @@ def test_printed_numbers_may_come_from_a_spreadsheet(own: Path, tmp_path: Path) 
     own.write_text(GOOD)
     (tmp_path / "reports/paper/mine_table1.csv").write_text("\ufeff" + PRINTED_FILE.replace("\n", "\r\n"), "utf-8")
     assert [line.value for line in layout.read("mine/table1").printed] == [50.0]
+
+
+SWEEP = "settings: {digits/here: dataset=digits}\nmethods: {fedavg: algorithm=fedavg, mine: algorithm=fedavg}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("[mine/table1]", "[mine/tabel1]"), "sweeps has 'mine/tabel1'. Did you mean 'mine/table1'"),
+        (
+            OWN_TABLE.replace("fedavg: x", "fedavgg: x"),
+            "has 'fedavgg'. Did you mean 'fedavg'? It may have: fedavg, mine",
+        ),
+        (OWN_TABLE.replace("digits/here", "digits/heer"), "settings of mine/table1, has 'digits/heer'. Did you mean"),
+        (GOOD.replace("accuracy}", "accuracy, relative: fedavgg}"), "relative has 'fedavgg'. Did you mean 'fedavg'"),
+        (GOOD.replace("accuracy}", "accuracy, setting: digits/her}"), "setting has 'digits/her'. Did you mean"),
+        (GOOD.replace("accuracy}", "gain, baseline: fedavgg}"), "baseline has 'fedavgg'. Did you mean 'fedavg'"),
+        (GOOD + "settings: {'digits/*': digits/her}\n", "settings has 'digits/her'. Did you mean 'digits/here'"),
+        (GOOD + "own: mien\n", "reports/layouts/mine/table1.yaml: own has 'mien'. Did you mean 'mine'"),
+        (GOOD + "views: {fedavgg: trained}\n", "views has 'fedavgg'. Did you mean 'fedavg'"),
+        (GOOD + "rounds: {fedavgg: best}\n", "rounds has 'fedavgg'. Did you mean 'fedavg'"),
+    ],
+)
+def test_what_the_sweeps_do_not_have_is_said(own: Path, tmp_path: Path, text: str, said: str) -> None:
+    _with_sweep(own, tmp_path, text)
+    with pytest.raises(UserError, match=re.escape(said)):
+        main(["mine/table1"])
+
+
+@pytest.mark.parametrize(
+    "text", [OWN_TABLE, GOOD + "own: mine\n", GOOD.replace("[mine/table1]", "[mine/table1, benchmark]")]
+)
+def test_what_the_sweeps_have_may_be_named(own: Path, tmp_path: Path, text: str) -> None:
+    """The row that paired tests are against may be one that the sweep adds to a printed table."""
+    _with_sweep(own, tmp_path, text)
+    assert main(["mine/table1"]) == 0
+
+
+def _with_sweep(own: Path, folder: Path, text: str) -> None:
+    own.write_text(text)
+    for name in ("sweeps/mine", "runs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "sweeps/mine/table1.yaml").write_text(SWEEP)
 
 
 def test_a_figure_that_there_is_not_is_said_before_anything_is_written(own: Path, tmp_path: Path) -> None:

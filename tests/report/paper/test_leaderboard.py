@@ -200,6 +200,10 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = (
         "own_table: {name: a, rows: {local: Local}, columns: {digits/dir0.1: d}}\nmetrics: {acc: {quantity: accuracy}}"
     )
+    Path("sweeps").mkdir()
+    Path("sweeps/mine.yaml").write_text(
+        "settings: {digits/dir0.1: dataset=digits}\nmethods: {local: algorithm=local}\n"
+    )
     file.write_text(f"title: t\nsweeps: [mine]\npage: leaderboard\nfigures: [rank]\n{own}\n")
     with pytest.raises(UserError, match=r"figures has 'rank'\. Did you mean 'ranks'"):
         main(["mine"])
