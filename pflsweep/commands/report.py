@@ -24,8 +24,25 @@ def main(argv: list[str]) -> int:
     """Write a report and return the exit code. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
-    options = _parser([*PAGES, "all", *layout.names()]).parse_args(argv or ["--help"])
+    pages = [*PAGES, "all", *layout.names()]
+    try:
+        options = _parser(pages).parse_args(argv or ["--help"])
+    except UserError:
+        _check_has_layout(argv, pages)
+        raise
     return {"runs": _runs, "site": _site}.get(options.page, _papers)(options)
+
+
+def _check_has_layout(argv: list[str], pages: list[str]) -> None:
+    """Raise UserError if a report is asked for of a sweep that has no layout."""
+    from pflsweep.util.resources import sweep_names
+
+    name = next((word for word in argv if word in sweep_names() and word not in pages), None)
+    if name is not None:
+        raise UserError(
+            f"report: there is a sweep '{name}', but no layout of its table: write reports/layouts/{name}.yaml, as "
+            "docs/own_table.md says under 'Make the page'. Without one, `pflsweep report runs` compares its trials."
+        )
 
 
 def _site(options: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
     """Write the reports of these names and the index; a line about each.
 
     scale: None is each table's best one (`Stores.best_scale`). tracker: knows where the runs can be browsed, and keeps
-    the reports with them. Raises UserError at the end where some could not be made.
+    the reports with them. Where some could not be made, print the lines about the others and raise UserError.
     """
     if not archive.exists(runs):
         raise UserError(
@@ -43,7 +43,8 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
         broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
         said.append(f"{index.write(_make_folder(out), broken)}: how far each report is")
     if errors:
-        raise UserError("\n".join([*said, *(f"{name}: {error}" for name, error in errors.items())]))
+        print("\n".join(said))
+        raise UserError("\n".join(f"{name}: {error}" for name, error in errors.items()))
     return said
 
 

@@ -308,6 +308,23 @@ def _with_sweep(own: Path, folder: Path, text: str) -> None:
     (folder / "sweeps/mine/table1.yaml").write_text(SWEEP)
 
 
+def test_a_sweep_without_a_layout_is_said(own: Path, tmp_path: Path) -> None:
+    _with_sweep(own, tmp_path, GOOD)
+    own.unlink()
+    with pytest.raises(UserError, match=r"no layout of its table: write reports/layouts/mine/table1\.yaml") as error:
+        main(["mine/table1"])
+    assert "`pflsweep report runs` compares its trials" in str(error.value)
+
+
+def test_an_error_does_not_say_what_was_written(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _with_sweep(own, tmp_path, GOOD + "figures: [curve]\n")
+    with pytest.raises(UserError) as error:
+        main(["mine/table1"])
+    assert str(error.value).startswith("mine/table1: ")
+    assert "how far each report is" not in str(error.value)
+    assert capsys.readouterr().out == "reports/index.md: how far each report is\n"
+
+
 def test_a_figure_that_there_is_not_is_said_before_anything_is_written(own: Path, tmp_path: Path) -> None:
     own.write_text(GOOD + "figures: [curve]\n")
     (tmp_path / "runs").mkdir()
