@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.util import files
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import own_and_shipped
 
 # Numbers for the symbols of printed formulas: Sigma, the model's parameters, is the unit of what is sent; the share of
@@ -119,14 +119,24 @@ def tables() -> list[str]:
 
 
 def claims(paper: str, table: str) -> list[dict[str, Any]]:
-    """Return the claims about a table."""
-    everything = _yaml("claims.yaml")["claims"]
-    return [c for c in everything if c["paper"] == paper and table in [str(each) for each in c["table"]]]
+    """Return the claims about a table. Raise UserError if one is not as it has to be."""
+    return [c for c in _claims() if c["paper"] == paper and table in [str(each) for each in c["table"]]]
+
+
+@cache
+def _claims() -> list[dict[str, Any]]:
+    from pflsweep.report.paper.claims import check
+
+    file = _data("claims.yaml")
+    every = _of_yaml("claims.yaml", "claims", list)
+    for claim in every:
+        check(claim, str(file))
+    return every
 
 
 def notes() -> dict[int, str]:
     """Return the inconsistencies of the published tables, by number."""
-    return dict(_yaml("notes.yaml")["notes"])
+    return dict(_of_yaml("notes.yaml", "notes", dict))
 
 
 def stated(paper: str, table: str) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -214,8 +224,16 @@ def _formula(node: ast.expr) -> float:
 
 
 @cache
-def _yaml(name: str) -> dict[str, Any]:
-    return files.read_yaml(_data(name))
+def _of_yaml(name: str, key: str, like: type) -> Any:
+    """Return what stands under the only key that a YAML file needs."""
+    file, needs = _data(name), f"It needs `{key}:`, and below it a {'list' if like is list else 'mapping'}."
+    try:
+        found = files.read_yaml(file).get(key)
+    except Exception as error:  # YAML has its own ways to say what is wrong
+        raise UserError(f"{file} cannot be read: {one_line(error)}. {needs}") from error
+    if not isinstance(found, like):
+        raise UserError(f"{file}: '{key}' is {'not there' if found is None else repr(found)}. {needs}")
+    return found
 
 
 @cache

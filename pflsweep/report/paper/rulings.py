@@ -1,12 +1,14 @@
 """Judge the claims of a paper about a table on our numbers."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from pflsweep.report.paper import claims, layout, published
 from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.layout import Layout
+from pflsweep.util.errors import UserError, nearest
 
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
@@ -33,7 +35,29 @@ def _about_runs(of: Layout) -> list[dict[str, Any]]:
     say the same. Ours do so by construction, or by chance if they have other seeds.
     """
     every = published.claims(of.paper, of.table)
+    for claim in every:
+        _check_names(claim, of.paper)
     return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
+
+
+def _check_names(claim: dict[str, Any], paper: str) -> None:
+    """Raise UserError if a claim names a method, or a part of a column, that no table of its paper has."""
+    # It would be open for ever
+    known = _known(paper)
+    for key, value in claims.named(claim):
+        if value not in known[key] and value != "_head":
+            raise UserError(
+                f"claims.yaml: claim {claim['id']!r}: no table of '{paper}' has the {key} '{value}'."
+                f"{nearest(value, known[key])} There are: {', '.join(known[key])}."
+            )
+
+
+@cache
+def _known(paper: str) -> dict[str, list[str]]:
+    """Return the values of each key of a claim that some table of a paper has."""
+    tables = [layout.read(name) for name in layout.names() if name.partition("/")[0] == paper]
+    numbers = [each for of in tables for each in (*of.printed, *layout.heads(of))]
+    return {key: sorted({getattr(each, key) for each in numbers}) for key in claims.KEYS[1:]}
 
 
 def _without(needed: set[tuple[str, ...]], empty: set[tuple[str, ...]]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.report import main
-from pflsweep.report.paper import figures, layout, metrics, published
+from pflsweep.report.paper import figures, layout, metrics, published, rulings
 from pflsweep.report.paper.build import build
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
@@ -115,10 +115,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / "reports" / name).mkdir(parents=True)
     (tmp_path / "reports/paper/mine_table1.csv").write_text(PRINTED_FILE)
     (tmp_path / "reports/paper/columns.csv").write_text(COLUMNS_FILE)
-    for cached in (layout.read, published._csv):
+    for cached in (layout.read, published._csv, published._claims, published._of_yaml, rulings._known):
         cached.cache_clear()
     yield tmp_path / "reports/layouts/mine/table1.yaml"
-    for cached in (layout.read, published._csv):
+    for cached in (layout.read, published._csv, published._claims, published._of_yaml, rulings._known):
         cached.cache_clear()
 
 
@@ -306,6 +306,50 @@ def _with_sweep(own: Path, folder: Path, text: str) -> None:
     for name in ("sweeps/mine", "runs"):
         (folder / name).mkdir(parents=True)
     (folder / "sweeps/mine/table1.yaml").write_text(SWEEP)
+
+
+CLAIMS = """\
+claims:
+- id: mine-1
+  paper: mine
+  table: [1]
+  quote: ours is better
+  basis: stated
+  needs_rerun: false
+  holds_in_print: true
+  expr: {greater: {left: {method: fedavg}, right: {metric: acc, stat: value}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", ""),
+        ("claims:\n", "", "It needs `claims:`, and below it a list"),
+        ("claims:\n", "claim:\n", "'claims' is not there. It needs `claims:`, and below it a list"),
+        ("claims:\n", "claims: [\n", "claims.yaml cannot be read: "),
+        ("  quote: ours is better\n", "", "claim 'mine-1' has no 'quote'. It needs id, paper"),
+        ("  holds_in_print: true\n", "", "has no 'holds_in_print'"),
+        ("quote", "qoute", "unknown key 'qoute'. Did you mean 'quote'"),
+        ("table: [1]", "table: 1", "table is 1: it has to be a list of tables"),
+        ("basis: stated", "basis: said", "basis is 'said': it has to be one of stated, reading"),
+        ("{greater:", "{greatr:", "expr has 'greatr': it has one of top, greater"),
+        ("right:", "rigt:", "greater: unknown key 'rigt'. Did you mean 'right'"),
+        ("greater: {left: {method: fedavg}, right", "trend: {of", "trend has no 'along'"),
+        ("greater: {left: {method: fedavg}, right", "value: {is: 3, of", "value.is is 3: it has to be [low, high]"),
+        ("stat: value", "stat: mean", "stat is 'mean': it has to be one of value, std"),
+        ("method: fedavg", "method: fedavgg", "no table of 'mine' has the method 'fedavgg'. Did you mean 'fedavg'"),
+        ("metric: acc", "metric: ac", "no table of 'mine' has the metric 'ac'. Did you mean 'acc'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_claim_is_said(own: Path, tmp_path: Path, old: str, new: str, said: str) -> None:
+    _with_sweep(own, tmp_path, GOOD)
+    (tmp_path / "reports/paper/claims.yaml").write_text(CLAIMS.replace(old, new) if old else CLAIMS)
+    if not said:
+        assert main(["mine/table1"]) == 0
+    else:
+        with pytest.raises(UserError, match=re.escape(said)):
+            main(["mine/table1"])
 
 
 def test_a_sweep_without_a_layout_is_said(own: Path, tmp_path: Path) -> None:
