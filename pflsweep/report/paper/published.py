@@ -125,7 +125,7 @@ def claims(paper: str, table: str) -> list[dict[str, Any]]:
 
 @cache
 def _claims() -> list[dict[str, Any]]:
-    from pflsweep.report.paper.claims import check
+    from pflsweep.report.paper.claim_fields import check
 
     file = _data("claims.yaml")
     every = _of_yaml("claims.yaml", "claims", list)
