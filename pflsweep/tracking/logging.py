@@ -14,7 +14,7 @@ from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.datasets import dataset_input
-from pflsweep.tracking.lookup import NOTE, SOURCE, add_picture, adopt, cut_name, last_step
+from pflsweep.tracking.lookup import NOTE, SOURCE, add_picture, adopt, allowed_key, allowed_keys, cut_name, last_step
 from pflsweep.util.timing import rate
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def describe(
     elif labels is None:
         tags = {key: value for key, value in tags.items() if key not in given.tags or key not in run.data.tags}
     params: list[Param] = []
-    for key, value in flat(record.config).items():
+    for key, value in allowed_keys(flat(record.config)).items():
         text = mlflow_text(value)
         # An earlier session has found the key changed and made it a tag
         changed = key in run.data.tags and key not in (own | given.tags)
@@ -135,10 +135,11 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
     if not math.isnan(row.get("personal_accuracy", math.nan)):
         values |= {k.replace("_", "/", 1): v for k, v in row.items() if k.startswith(VIEWS)}
         values["train/eval_seconds"] = row["eval_seconds"]
-    more = {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
-    more |= {f"privacy/{k}": v for k, v in row.items() if k.startswith("epsilon")}
-    values |= {k: v for k, v in more.items() if v is not None and not math.isnan(v)}
-    return [Metric(k, _finite(v), stamp, int(row["round"])) for k, v in values.items()]
+    # Also NaN, as of a loss: without it a number that is none any more would keep its last value
+    values |= {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
+    spent = {f"privacy/{k}": v for k, v in row.items() if k.startswith("epsilon")}
+    values |= {k: v for k, v in spent.items() if v is not None and not math.isnan(v)}
+    return [Metric(k, _finite(v), stamp, int(row["round"])) for k, v in allowed_keys(values).items()]
 
 
 def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
@@ -204,7 +205,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")
     for key, matrix in record.matrices.items():
         if matrix.ndim == 2:
-            client.log_figure(run_id, figures.heatmap(matrix, key), f"figures/{key}.png")
+            client.log_figure(run_id, figures.heatmap(matrix, key), f"figures/{allowed_key(key)}.png")
 
 
 def _client_table(record: Record) -> pd.DataFrame:
@@ -283,9 +284,9 @@ def milliseconds(moment: str) -> int:
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def _finite(value: float) -> float:
-    """Return infinity as NaN: MLflow would store it as 1.8e308, which ruins a chart's axis."""
-    return float(value) if math.isfinite(value) else math.nan
+def _finite(value: float | None) -> float:
+    """Return infinity as NaN: MLflow would store it as 1.8e308, which ruins a chart's axis. None becomes NaN, too."""
+    return float(value) if value is not None and math.isfinite(value) else math.nan
 
 
 def mlflow_text(value: Any) -> str:

@@ -1,6 +1,8 @@
-"""Find the runs of trials and sweeps in an MLflow store, and add to their descriptions."""
+"""Find the runs of trials and sweeps in an MLflow store, add to their descriptions, and make names that it allows."""
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from pflsweep import __version__
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 TRAINING = "?workflowType=machine_learning"  # end of an address; without it MLflow shows a page for language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters of a run's name
+KEY = 250  # characters of the name of a metric or param
 NOTE = "mlflow.note.content"  # a run's description, in markdown
+T = TypeVar("T")
 DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
 
 
@@ -59,6 +63,26 @@ def default_name(sweep: str) -> str:
 def cut_name(name: str) -> str:
     """Cut a run's name to the length that PostgreSQL allows."""
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
+
+
+def allowed_key(text: str) -> str:
+    """Return a text as the name of a metric, param or file that MLflow allows."""
+    parts = re.sub(r"[^/\w.\- :]", "_", text)[:KEY].split("/")
+    # As in paths, MLflow refuses empty parts, `.` and `..`
+    return "/".join(re.sub(r"^\.+", "_", part) for part in parts if part) or "_"
+
+
+def allowed_keys(values: Mapping[str, T]) -> dict[str, T]:
+    """Return values by names that MLflow allows. Where two names become the same, the later one ends with _2."""
+    allowed: dict[str, T] = {}
+    for text, value in values.items():
+        key, count = allowed_key(text), 1
+        while key in allowed:
+            count += 1
+            ending = f"_{count}"
+            key = allowed_key(text)[: KEY - len(ending)] + ending
+        allowed[key] = value
+    return allowed
 
 
 def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:

@@ -1,19 +1,17 @@
 """Log a sweep's own run: params, tags, charts and a description, which MLflow shows before its trials."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from pflsweep.report.markdown import inline
-from pflsweep.tracking.lookup import NOTE
+from pflsweep.tracking.lookup import NOTE, allowed_keys
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LONGEST = 7000  # characters of a description without links; MLflow keeps 8000
-KEY = 250  # characters of a metric's name that MLflow allows
 SOME = 100  # params that one call takes
 
 
@@ -42,7 +40,7 @@ def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
     from mlflow.entities import Param, RunTag
 
     known = client.get_run(run_id).data
-    params = [Param(key, value) for key, value in sweep.params.items() if key not in known.params]
+    params = [Param(key, value) for key, value in allowed_keys(sweep.params).items() if key not in known.params]
     tags = [RunTag(key, value) for key, value in sweep.tags.items() if known.tags.get(key) != value]
     for start in range(0, max(len(params), 1), SOME):
         client.log_batch(run_id, params=params[start : start + SOME], tags=tags if start == 0 else [])
@@ -59,7 +57,7 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
 
     run = client.get_run(run_id)
     known, several = run.data, len({cell.setting for cell in cells}) > 1
-    series = {key: found for cell in cells for key, found in _series(cell, several).items() if found}
+    series = allowed_keys({key: found for cell in cells for key, found in _series(cell, several).items() if found})
     if finals := [fmean(cell.final) for cell in cells if cell.final]:
         series["summary/accuracy"] = {max(cell.rounds for cell in cells): max(finals)}
     now = round(time.time() * 1000)
@@ -78,12 +76,7 @@ def _series(cell: Cell, several: bool) -> dict[str, dict[int, float]]:
     """Return a cell's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
     where = f"{cell.setting}/{cell.method}" if several else cell.method
     final = {**cell.curve, **({cell.rounds: fmean(cell.final)} if cell.final else {})}
-    return {_key(f"accuracy/{where}"): final, _key(f"search/{where}"): dict(enumerate(cell.search, 1))}
-
-
-def _key(text: str) -> str:
-    """Return a text as a metric's name that MLflow allows."""
-    return re.sub(r"/{2,}", "/", re.sub(r"[^/\w.\- :]", "_", text))[:KEY].strip("/")
+    return {f"accuracy/{where}": final, f"search/{where}": dict(enumerate(cell.search, 1))}
 
 
 def _description(name: str, cells: Sequence[Cell]) -> str:

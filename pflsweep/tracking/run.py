@@ -44,7 +44,7 @@ T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
 BATCH = 1000  # metrics that one log_batch takes
 QUIET = 30.0  # seconds without a batch after which the store is asked again: another worker may have sent rounds
-INCOMPLETE = "pflsweep.incomplete"  # tag of a run that has ended, but lacks a file: why it could not be stored
+INCOMPLETE = "pflsweep.incomplete"  # tag of a run that has ended but is not whole: what could not be stored
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
 LATER = "The record has it all; the same command sends it."
 GOES_ON = "Training goes on without it (tracking.required=false); it is tried again at the end."
@@ -123,9 +123,9 @@ def _is_final(labels: Labels | None) -> bool:
 
 @contextmanager
 def end_run(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
-    """End a run after files were sent to it within this context, also where one cannot be stored: otherwise a trial
-    that is finished would be shown as running for ever. A tag then marks the run, so that the same command sends it
-    again. Raises what the context raises.
+    """End a run after metrics and files were sent to it within this context, also where one cannot be stored: otherwise
+    a trial that is finished would be shown as running for ever. A tag then marks the run, so that the same command
+    sends it again. Raises what the context raises.
     """
     try:
         yield
@@ -311,11 +311,11 @@ class MlflowRun:
 
     def _finish(self, record: Record, status: str) -> None:
         """Send all that the store lacks, and end the run."""
-        self._ask()
-        self._send(record)
-        if record.done:
-            log_amended(self.client, self.run_id, record)
         with end_run(self.client, self.run_id, STATUS[status]):
+            self._ask()
+            self._send(record)
+            if record.done:
+                log_amended(self.client, self.run_id, record)
             # The summary of a trial that goes on later would be a second point beside that of its end
             if status == "finished":
                 log_summary(self.client, self.run_id, record)

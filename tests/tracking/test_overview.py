@@ -135,6 +135,17 @@ def test_settings_are_told_apart_and_names_are_those_that_mlflow_takes(store: St
     assert parent.data.tags[NOTE].endswith("`summary/accuracy`: the highest in this table."), "nothing is cut off"
 
 
+def test_params_and_charts_of_a_sweep_do_not_replace_each_other_under_allowed_names(store: Store) -> None:  # noqa: F811
+    options = Tracking.of(store.options)
+    sweep_run.open_sweep(options, "abc", Sweep("a table", {"names.a+b": "1", "names.a*b": "2"}, {}))
+    cells = [cell("local", [value], setting=name, search=[]) for name, value in (("x=[1]", 0.2), ("x=(1)", 0.4))]
+    sweep_run.finish_sweep(options, "abc", [], [], {}, {}, cells)
+    parent = parent_of(store)
+    assert parent.data.params == {"names.a_b": "1", "names.a_b_2": "2"}
+    assert parent.data.metrics["accuracy/x__1_/local"] == 0.2
+    assert parent.data.metrics["accuracy/x__1_/local_2"] == 0.4
+
+
 def test_a_trial_of_another_sweep_goes_to_the_one_that_asks_for_it(store: Store, tmp_path: Path, monkeypatch) -> None:  # noqa: F811
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     tracking_run.send(record.tracking, record)

@@ -22,6 +22,7 @@ from pflsweep.sweep.status import summary
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
 from pflsweep.tracking.address import uri_of
+from pflsweep.tracking.lookup import allowed_keys
 from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened
 from pflsweep.util.errors import UserError
@@ -233,12 +234,42 @@ def test_what_mlflow_cannot_hold(store, tmp_path):
     record = create(tmp_path / "runs", partition__path="x" * 7000)
     with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 1, 1, 1]])
-        record._rounds[0]["personal_loss"] = float("inf")
+        record._rounds[0].update(personal_loss=float("inf"), show_inf=float("inf"), show_nan=float("nan"))
         run.finish(record, "finished")
     (shown,) = store.runs()
+    assert all(shown.data.metrics[f"method/{name}"] != shown.data.metrics[f"method/{name}"] for name in ("inf", "nan"))
     assert shown.data.params["partition.path"].endswith("xxx... (whole in config.yaml)")
     (point,) = store.client.get_metric_history(shown.info.run_id, "personal/loss")
     assert point.value != point.value  # NaN, not 1.8e308
+
+
+def test_names_that_mlflow_refuses_are_logged_under_names_that_it_allows(store, tmp_path):
+    names = {"acc@1, (l2)": 0, "../up": 2, "a+b": 3, "a*b": 4}
+    record = create(tmp_path / "runs", partition__names={"a+b": 1, "a*b": 2, "c": 3})
+    with tracking_run.open_run(record.tracking, record) as run:
+        train(record, [[1, 1, 1, 1]])
+        record._rounds[0].update({f"show_{name}": float(value) for name, value in names.items()})
+        record.matrices["../A (l2)#"] = record.matrices["A"]
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert shown.info.status == "FINISHED"
+    metrics = {key: value for key, value in shown.data.metrics.items() if key.startswith("method/")}
+    assert metrics == {
+        "method/acc_1_ _l2_": 0, "method/_/up": 2, "method/a_b": 3, "method/a_b_2": 4, "method/norm": 1,
+    }  # fmt: skip
+    params = {key: value for key, value in shown.data.params.items() if key.startswith("partition.names")}
+    assert params == {"partition.names.a_b": "1", "partition.names.a_b_2": "2", "partition.names.c": "3"}
+    files = {f.path for f in store.client.list_artifacts(shown.info.run_id, "figures/_")}
+    assert files == {"figures/_/A _l2__.png"}
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "/", "/a", "a//b", "a/./b", "a/../b", "..a", "a/", "a\n", "ü" * 300])
+def test_any_text_becomes_a_name_that_mlflow_allows(text):
+    from mlflow.utils.validation import _validate_metric
+
+    for key in allowed_keys({text: 1, f"{text}@": 2, f"{text}+": 3}):
+        _validate_metric(key, 0.5, 1, 1)
+    assert len(allowed_keys({text: 1, f"{text}@": 2, f"{text}+": 3})) == 3
 
 
 def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
@@ -376,9 +407,11 @@ def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeyp
         assert isinstance(run, tracking_run.MlflowRun)
         patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
         run.finish(record, "finished")
-    assert store.runs()[0].info.status == "RUNNING"
+    assert store.runs()[0].info.status == "FINISHED"
+    assert store.runs()[0].data.tags[tracking_run.INCOMPLETE] == "division by zero"
     tracking_run.send(record.tracking, record)
     assert store.runs()[0].info.status == "FINISHED"
+    assert tracking_run.INCOMPLETE not in store.runs()[0].data.tags
     assert store.steps(store.runs()[0], "train/seconds") == [1, 2, 3]
 
 
