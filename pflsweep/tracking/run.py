@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
 BATCH = 1000  # metrics that one log_batch takes
+BACKOFF = 10.0  # times as long as a failed batch took are waited before the next: training is 10% slower at most
 QUIET = 30.0  # seconds without a batch after which the store is asked again: another worker may have sent rounds
 INCOMPLETE = "pflsweep.incomplete"  # tag of a run that has ended but is not whole: what could not be stored
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
@@ -201,7 +202,12 @@ class DeferredRun(Silent):
         self.options, self.labels = options, labels
 
     def finish(self, record: Record, status: str) -> None:
-        with tolerate_unavailable(self.options, LATER), _open_run(self.options, record, self.labels) as run:
+        # An error here would take the place of the trial's own result
+        with (
+            errors_as_warnings(record.meta["name"]),
+            tolerate_unavailable(self.options, LATER),
+            _open_run(self.options, record, self.labels) as run,
+        ):
             run.finish(record, status)
 
 
@@ -220,7 +226,7 @@ class MlflowRun:
         self.failures: list[float] = []  # monotonic seconds at which each batch of this outage failed
         self.logged: int | None = None  # the last round that the store has; None: unknown
         self._open(record)
-        self.sent = time.monotonic()
+        self.sent, self.pause = time.monotonic(), options.every
 
     def _open(self, record: Record) -> None:
         """Find or create the run, and ask how far it has been logged."""
@@ -242,8 +248,9 @@ class MlflowRun:
                 self.client.set_terminated(self.run_id, status)
 
     def rows(self, record: Record) -> None:
-        """Send the rounds that the store lacks, at most once in `tracking.every` seconds."""
-        if time.monotonic() - self.sent >= self.options.every:
+        """Send the rounds that the store lacks, at most once in `tracking.every` seconds, less often if it fails."""
+        began = time.monotonic()
+        if began - self.sent >= self.pause:
             error = self._tried(record, lambda: self._send(record))
             if error is not None and len(self.failures) == 1:
                 log.warning(
@@ -251,6 +258,9 @@ class MlflowRun:
                     "back.", record.meta["name"], reason(error),
                 )  # fmt: skip
             self.sent = time.monotonic()
+            # A server that hangs, or a firewall that drops packets, takes each batch until MLflow's timeout
+            took = self.sent - began
+            self.pause = self.options.every if error is None else max(self.options.every, BACKOFF * took)
 
     def finish(self, record: Record, status: str) -> None:
         """Send the remaining rounds, the summary, tables and pictures, and end the run. status: as in status.json.

@@ -274,7 +274,8 @@ def away(file: Path) -> Iterator[None]:
         file.write_bytes(content)
 
 
-def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, caplog):  # noqa: F811
+def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, monkeypatch, caplog):  # noqa: F811
+    monkeypatch.setattr(tracking_run, "BACKOFF", 0.0)
     record = create(tmp_path / "runs", rounds=20)
     with tracking_run.open_run(record.tracking, record) as run:
         for outage in (10, 1):
@@ -303,7 +304,8 @@ def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, ca
     assert not caplog.records
 
 
-def test_a_store_that_stays_away_is_said_twice(store, tmp_path, caplog):  # noqa: F811
+def test_a_store_that_stays_away_is_said_twice(store, tmp_path, monkeypatch, caplog):  # noqa: F811
+    monkeypatch.setattr(tracking_run, "BACKOFF", 0.0)
     record = create(tmp_path / "runs", rounds=20)
     with tracking_run.open_run(record.tracking, record) as run, away(tmp_path / "mlflow.db"):
         for _ in range(5):

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -543,6 +544,37 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
     assert "MLflow did not take the end of fedavg-digits-dirichlet-0 (2 batches)" in caplog.text
 
 
+def test_training_waits_a_tenth_of_its_time_at_most_for_a_server_that_hangs(store, tmp_path, monkeypatch):
+    now, tries, hangs = [0.0], [], [True]
+    record = create(tmp_path / "runs", rounds=300, tracking__every=5.0)
+    # Rounds of 1 s, and a store that takes 20 s to fail
+    monkeypatch.setattr(tracking_run, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    with tracking_run.open_run(record.tracking, record) as run:
+        assert isinstance(run, tracking_run.MlflowRun)
+        log_batch = run.client.log_batch
+
+        def hanging(*arguments, **options):
+            tries.append(now[0])
+            if hangs[0]:
+                now[0] += 20
+                raise OSError("timed out")
+            log_batch(*arguments, **options)
+
+        monkeypatch.setattr(run.client, "log_batch", hanging)
+        train(record, [[1, 1, 1, 1]])
+        for _ in range(300):
+            now[0] += 1
+            run.rows(record)
+        assert tries == [5, 225]
+        assert now[0] == 300 + 2 * 20
+        hangs[0] = False
+        run.finish(record, "interrupted")
+        assert store.steps(store.runs()[0], "train/seconds") == [1], "the end is sent at once"
+        run.pause = 0
+        run.rows(record)
+        assert run.pause == 5
+
+
 def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     from pflsweep.tracking.failures import errors_as_warnings
 
@@ -662,6 +694,21 @@ def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
         run.finish(record, "finished")
     (shown,) = store.runs()
     assert (shown.info.status, store.steps(shown, "personal/accuracy")) == ("FINISHED", [1])
+
+
+def test_a_store_that_is_back_but_refuses_a_trial_costs_a_warning(store, tmp_path, caplog):
+    record = create(tmp_path / "runs", tracking__required=False)
+    with opened(record.tracking) as (client, experiment):
+        client.delete_experiment(experiment)
+    with tracking_run.open_run(replace(record.tracking, uri=DEAD), record) as run:
+        assert isinstance(run, tracking_run.DeferredRun)
+        train(record, [[1, 1, 1, 1]])
+        run.options = record.tracking
+        caplog.clear()
+        run.finish(record, "finished")
+    (line,) = caplog.records
+    assert "MLflow did not take fedavg-digits-dirichlet-0" in line.message
+    assert "restore it" in line.message
 
 
 def test_ui_on_a_port_that_is_taken(store):
