@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,11 +56,18 @@ NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Co
 ADVICE = {
     ("schema", "revision"): "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it.",
     ("not a database", "malformed"): "The file is not a database, or a damaged one: move it away.",
+    ("File name too long",): "Give its file, or its folder, a shorter name.",
     ("locked",): "Another program holds it: wait for it or end it.",
     ("Invalid Host header",): "The server answers to names that it was started with: give `pflsweep ui` (or `mlflow "
     "server`) MLFLOW_SERVER_ALLOWED_HOSTS=NAME:PORT,localhost:PORT in the environment, with name and port of this uri.",
     ("deleted",): "The experiment was deleted in MLflow: restore it there.",
 }
+
+
+# MLflow's codes for what it will refuse again. It also gives the second one to SQLAlchemy's errors that pass: a lost
+# connection, a busy pool, two processes that write one row
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+PASSING = re.compile("connection|InterfaceError|IntegrityError", re.IGNORECASE)
 
 
 class Gone(Exception):  # noqa: N818 (a state)
@@ -117,6 +125,11 @@ def as_user_error(uri: str, error: Exception) -> UserError:
             )
             kind = StorageUnavailable if "locked" in words else UserError
             return kind(f"{text} {known}{named} Or {can.instead}")
+    if _is_refused(error):
+        named = f" ({can.experiment})" if said.startswith("'name'") and can.experiment else ""
+        without = f", or {can.without}" if can.without else ""
+        said = without_password(said)
+        return UserError(f"The MLflow store {shown} refuses what it was sent: {said}{named}. Correct that{without}.")
     refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
     if file is not None and (refused or not _may_write(file)):
         return UserError(
@@ -138,6 +151,12 @@ def no_store(uri: str) -> UserError:
     )
 
 
+def _is_refused(error: Exception) -> bool:
+    """Return whether MLflow has answered, and would refuse the same request again."""
+    code = getattr(error, "error_code", "")
+    return code in REFUSED and not (code == "BAD_REQUEST" and PASSING.search(str(error)))
+
+
 def _by_variable(uri: str) -> str:
     """Return a note that the environment gives a uri; "" if it does not."""
     return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
@@ -150,7 +169,8 @@ def _cause(error: BaseException | None, kind: Any) -> bool:
 
 def _may_write(file: Path) -> bool:
     """Return whether the user may write a store's file and its folder."""
-    return os.access(file.parent, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))
+    new = not os.path.exists(file)
+    return os.access(file.parent, os.W_OK | os.X_OK) and (new or os.access(file, os.R_OK | os.W_OK))
 
 
 def is_gone(error: Exception) -> bool:

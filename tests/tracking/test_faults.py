@@ -15,17 +15,20 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
+from pflsweep.commands.main import main
 from pflsweep.config.compose import compose
 from pflsweep.config.options import Tracking
 from pflsweep.records.record import Record
 from pflsweep.tracking import lookup, sweep_run
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
+from pflsweep.tracking.failures import as_user_error
 from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import DiskFull
+from pflsweep.util.retry import StorageUnavailable
 from tests.report.records import create, finished, train
 from tests.sweep.test_machines import Postgres, postgres  # noqa: F401 (the latter: a fixture)
 from tests.tracking.test_run import Store, empty, store  # noqa: F401 (fixtures)
@@ -494,6 +497,42 @@ def test_a_place_where_no_store_can_be(uri, store, tmp_path, monkeypatch):  # no
     with pytest.raises(UserError, match=f"{uri} cannot be used .* in which you may write; .* MB are free") as no:
         tracking_run.open_run(record.tracking, record)
     assert type(no.value) is UserError, "a sweep waits for what is StorageUnavailable"
+
+
+@pytest.mark.parametrize("name", [f"{'x' * 300}.db", f"{'x' * 300}/a.db"])
+def test_a_store_whose_name_is_too_long_is_said_in_one_paragraph(name, store, tmp_path, capsys):  # noqa: F811
+    assert main([*TRIAL, f"tracking.uri=sqlite:///{name}"]) == 2
+    _, said = capsys.readouterr().err.splitlines()
+    assert "File name too long" in said
+    assert "Give its file, or its folder, a shorter name." in said
+
+
+@pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"], ["tracking.required=false"]])
+def test_an_experiment_that_mlflow_refuses_is_no_store_that_is_away(words, store, tmp_path, capsys):  # noqa: F811
+    assert main([*words, *TRIAL, f"tracking.experiment={'x' * 600}"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "exceeds the maximum length of 500 characters (tracking.experiment). Correct that, or train without" in said
+    assert "place" not in said
+    assert "later" not in said
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind"),
+    [
+        ("INVALID_PARAMETER_VALUE", "Invalid value of connection", UserError),
+        ("BAD_REQUEST", "(psycopg2.DataError) value too long", UserError),
+        ("BAD_REQUEST", "(psycopg2.InterfaceError) closed", StorageUnavailable),
+        ("BAD_REQUEST", "QueuePool limit of size 5 reached, connection timed out", StorageUnavailable),
+        ("TEMPORARILY_UNAVAILABLE", "(psycopg2.OperationalError) away", StorageUnavailable),
+    ],
+)
+def test_what_mlflow_refuses_for_good_is_told_from_what_passes(code, said, kind):
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ErrorCode
+
+    error = as_user_error("http://host:5000", MlflowException(said, ErrorCode.Value(code)))
+    assert type(error) is kind
+    assert said in str(error)
 
 
 @pytest.mark.parametrize("name", ["ünïcode/路径", "路" * 100, "." * 300])
