@@ -63,9 +63,10 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
     now = round(time.time() * 1000)
     points: list[Metric] = []
     for key, found in series.items():
-        # A command that is given again logs nothing twice
-        if known.metrics.get(key) != found[max(found)]:
-            points += [Metric(key, value, now, step) for step, value in found.items()]
+        # A command that is given again logs nothing twice. As text, since NaN is not equal to itself
+        history = client.get_metric_history(run_id, key) if key in known.metrics else []
+        logged = {point.step: repr(point.value) for point in sorted(history, key=lambda point: point.timestamp)}
+        points += [Metric(key, v, now, step) for step, v in found.items() if logged.get(step) != repr(float(v))]
     for start in range(0, len(points), 1000):
         client.log_batch(run_id, metrics=points[start : start + 1000])
     links = [part for part in known.tags.get(NOTE, "").split("\n\n") if part.startswith(("[", "!["))]

@@ -119,6 +119,19 @@ def test_a_sweeps_run_shows_each_method_and_says_nothing_twice(store: Store, tmp
     assert parent_of(store).data.metrics["accuracy/local"] == 0.1, "another point has won since"
 
 
+def test_a_series_that_goes_on_gets_its_new_points_and_those_that_changed(store: Store, tmp_path: Path) -> None:  # noqa: F811
+    options, nan = Tracking.of(store.options), float("nan")
+    found = []
+    for search, final in (([0.1, 0.5], nan), ([0.1, 0.5, 0.5], nan), ([0.1, 0.5, 0.5, 0.5], nan), ([0.1, 0.4], 0.3)):
+        cells = [cell("local", [final], search=search, curve={1: 0.2})]
+        sweep_run.finish_sweep(options, "abc", [], [], {}, {}, cells)
+        parent = parent_of(store)
+        found.append([store.steps(parent, f"{name}/local") for name in ("search", "accuracy")])
+    assert found == [
+        [[1, 2], [1, 3]], [[1, 2, 3], [1, 3]], [[1, 2, 3, 4], [1, 3]], [[1, 2, 2, 3, 4], [1, 3, 3]],
+    ]  # fmt: skip
+
+
 def test_settings_are_told_apart_and_names_are_those_that_mlflow_takes(store: Store, tmp_path: Path) -> None:  # noqa: F811
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     cells = [
