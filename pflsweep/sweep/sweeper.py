@@ -1,6 +1,7 @@
 """Hydra's sweeper for `-m`: build the plan, let workers train it, and print one table at the end."""
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,7 +127,7 @@ class TrialSweeper(Sweeper):
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.status import summary
         from pflsweep.tracking.run import part_of, send
-        from pflsweep.tracking.sweep_run import restore_sweep, tag_superseded
+        from pflsweep.tracking.sweep_run import restore_sweep, sent_trials, tag_superseded
 
         plan = queue.plan
         options = plan.groups[0].config.tracking
@@ -135,9 +136,12 @@ class TrialSweeper(Sweeper):
             superseded = summary.mark_superseded(queue.sweep)
             # A store that is gone lacks them, too
             lost = track and restore_sweep(options, plan.id, sweep_of(plan))
-            if track and (missed or lost):
-                with part_of(plan.id):
-                    for record, labels in summary.final_records(queue.sweep):
+            with part_of(plan.id):
+                if track and (sent := sent_trials(options, plan.id)) is not None:
+                    # Trials of a search first: a winner may be one of them, and is shown as a final trial
+                    searched = summary.search_records(queue.sweep, sent)
+                    finals = summary.final_records(queue.sweep, set() if missed or lost else sent)
+                    for record, labels in chain(searched, finals):
                         send(options, record, labels)
             if track:
                 tag_superseded(options, plan.id, superseded)

@@ -1,7 +1,7 @@
 """Find the runs of trials and sweeps in an MLflow store, add to their descriptions, and make names that it allows."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
@@ -38,6 +38,19 @@ def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run
 def _tagged(client: "MlflowClient", experiment: str, tag: str, value: str) -> "list[Run]":
     """Return the runs with a tag, the first one started first."""
     return list(client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"]))
+
+
+def all_runs(client: "MlflowClient", experiment: str, condition: str) -> "Iterator[Run]":
+    """Yield the runs that meet a condition in MLflow's language, the first one started first."""
+    token = None
+    while True:
+        some = client.search_runs(
+            [experiment], condition, max_results=1000, order_by=["attributes.start_time"], page_token=token
+        )
+        yield from some
+        token = some.token
+        if not token:
+            return
 
 
 def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":

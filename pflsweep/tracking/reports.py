@@ -10,7 +10,7 @@ from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.tracking.address import HOST, PORT, sqlite_file, uri_of
 from pflsweep.tracking.failures import errors_as_warnings
-from pflsweep.tracking.lookup import add_link, find, route
+from pflsweep.tracking.lookup import add_link, all_runs, find, route
 from pflsweep.tracking.store import opened
 
 if TYPE_CHECKING:
@@ -123,13 +123,6 @@ def _artifacts(client: "MlflowClient", uri: str, run: str) -> Any:
 def _by_identity(client: "MlflowClient", experiment: str) -> dict[str, str]:
     """Return the id of the first run of each trial, by the trial's identity."""
     found: dict[str, str] = {}
-    token = None
-    while True:
-        some = client.search_runs(
-            [experiment], "tags.identity != ''", max_results=1000, order_by=["attributes.start_time"], page_token=token
-        )
-        for run in some:
-            found.setdefault(run.data.tags["identity"], run.info.run_id)
-        token = some.token
-        if not token:
-            return found
+    for run in all_runs(client, experiment, "tags.identity != ''"):
+        found.setdefault(run.data.tags["identity"], run.info.run_id)
+    return found

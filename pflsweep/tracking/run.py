@@ -280,8 +280,8 @@ class MlflowRun:
                 # Such as a disk that is full by now, which is not the trial's fault
                 error = refused
         if error is not None:
-            # A sweep sends its final trials again, and no point of its search
-            again = "; the same command sends it again" if _is_final(self.labels) else ""
+            # A sweep sends what is finished again, and no point that was pruned or has diverged
+            again = "; the same command sends it again" if status in ("finished", "interrupted") else ""
             log.warning(
                 "MLflow did not take the end of %s (%s): %s. The record has it all%s.",
                 record.meta["name"], _batches(len(self.failures)), reason(error), again,

@@ -1,6 +1,7 @@
 """Track a sweep as an MLflow run, the parent of its trials' runs. It is found by the tag `pflsweep.sweep`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pflsweep.config.options import Tracking
@@ -8,7 +9,7 @@ from pflsweep.records.record import Record
 from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.failures import errors_as_warnings, store_errors
 from pflsweep.tracking.logging import log_comparison, log_table
-from pflsweep.tracking.lookup import add_link, cut_name, default_name, ensure_sweep, find, find_sweep
+from pflsweep.tracking.lookup import add_link, all_runs, cut_name, default_name, ensure_sweep, find, find_sweep
 from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.run import GOES_ON, INCOMPLETE, end_run, tolerate_unavailable
 from pflsweep.tracking.store import opened
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
+FINISHED = "attributes.status = 'FINISHED'"
+
+
 def sweep_status(options: Tracking, sweep: str) -> str | None:
-    """Return MLflow's status of a sweep's run; None where the store lacks the run, or a file of it or of a final trial.
+    """Return MLflow's status of a sweep's run; None where the store lacks the run, or a file of it or of a trial.
     Return "FINISHED" where nothing is tracked.
 
     Raises UserError as `open_run` does.
@@ -35,9 +39,9 @@ def sweep_status(options: Tracking, sweep: str) -> str | None:
 
 
 def _lacks_files(client: "MlflowClient", experiment: str, sweep: "Run") -> bool:
-    """Return whether a file of a sweep's run, or of one of its final trials, could not be stored."""
-    finals = f"tags.`mlflow.parentRunId` = '{sweep.info.run_id}' and tags.role = 'final'"
-    some = client.search_runs([experiment], f"{finals} and tags.`{INCOMPLETE}` != ''", max_results=1)
+    """Return whether a file of a sweep's run, or of one of its trials, could not be stored."""
+    incomplete = f"{_of(sweep.info.run_id)} and {FINISHED} and tags.`{INCOMPLETE}` != ''"
+    some = client.search_runs([experiment], incomplete, max_results=1)
     return INCOMPLETE in sweep.data.tags or bool(some)
 
 
@@ -58,7 +62,8 @@ def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
     """
     if options.backend == "none":
         return False
-    with errors_as_warnings(f"the sweep {sweep}"):
+    # Without a warning, since `finish_sweep` gives it
+    with suppress(Exception):
         with opened(options) as (client, experiment):
             run = find_sweep(client, experiment, sweep)
         # A run without the sweep's name was created by a trial, which does not know it
@@ -66,6 +71,23 @@ def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
             open_sweep(options, sweep, about)
             return True
     return False
+
+
+def sent_trials(options: Tracking, sweep: str) -> set[str] | None:
+    """Return the identities of a sweep's finished trials that the store has whole; None where it cannot be used."""
+    if options.backend == "none":
+        return None
+    # Without a warning, since `finish_sweep` gives it
+    with suppress(Exception), opened(options) as (client, experiment):
+        parent = ensure_sweep(client, experiment, sweep)
+        tags = [run.data.tags for run in all_runs(client, experiment, f"{_of(parent)} and {FINISHED}")]
+        return {own["identity"] for own in tags if INCOMPLETE not in own}
+    return None
+
+
+def _of(parent: str | None) -> str:
+    """Return the condition in MLflow's language that a run is of a trial of a sweep."""
+    return f"tags.`mlflow.parentRunId` = '{parent}' and tags.identity != ''"
 
 
 def tag_superseded(options: Tracking, sweep: str, identities: Sequence[str]) -> None:

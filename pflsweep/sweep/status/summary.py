@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,8 @@ from pflsweep.report.terminal import table_with_legend
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slot_state import is_tried_again
+from pflsweep.sweep.search_space import Point
+from pflsweep.sweep.slot_state import is_tried_again, point_of
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
@@ -238,17 +239,44 @@ def records_of(sweep: SweepState) -> list["Record"]:
     return records if len(records) == len(folders) else []
 
 
-def final_records(sweep: SweepState) -> Iterator[tuple["Record", "Labels"]]:
-    """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow."""
+def final_records(sweep: SweepState, but: Container[str] = ()) -> Iterator[tuple["Record", "Labels"]]:
+    """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow.
+
+    but: identities of those that are left out.
+    """
+    for (folder, rounds), slot in _folders(sweep).items():
+        if folder.name not in but:
+            yield from _labelled(sweep, folder, rounds, slot, sweep.winner(slot.group) or {})
+
+
+def search_records(sweep: SweepState, but: Container[str] = ()) -> Iterator[tuple["Record", "Labels"]]:
+    """Yield the records of searches' trials that are done, as `final_records` does.
+
+    A record that several rungs share is yielded once, as of the last rung that is done.
+    """
+    last: dict[Path, Slot] = {}
+    for slot, state in sweep.states.items():
+        for one in () if slot.final else state.trials:
+            folder = _folder(sweep, slot, one)
+            if folder.name not in but:
+                last[folder] = max(last.get(folder, slot), slot, key=sweep.plan.rounds)
+    for folder, slot in last.items():
+        point = point_of(sweep.plan.groups[slot.group], sweep.states[slot])
+        yield from _labelled(sweep, folder, sweep.plan.rounds(slot), slot, point)
+
+
+def _labelled(
+    sweep: SweepState, folder: Path, rounds: int, slot: Slot, point: Point
+) -> Iterator[tuple["Record", "Labels"]]:
+    """Yield a trial's record as of some rounds, with its name for MLflow, if it is on this machine."""
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
-    for (folder, rounds), slot in _folders(sweep).items():
-        if (folder / "meta.json").exists():
-            record = Record.as_of(folder, rounds)
-            # A record of more rounds may never have been evaluated in that one
-            if rounds in record.evaluated:
-                yield record, labels_of(sweep.plan, slot, sweep.winner(slot.group) or {}, record.meta["seed"])
+    if (folder / "meta.json").exists():
+        record = Record.as_of(folder, rounds)
+        # A record of more rounds may never have been evaluated in that one
+        if rounds in record.evaluated:
+            yield record, labels_of(sweep.plan, slot, point, record.meta["seed"])
 
 
 def _folders(sweep: SweepState) -> dict[tuple[Path, int], Slot]:
