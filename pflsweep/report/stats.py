@@ -47,7 +47,7 @@ def rounded(x: float, decimals: int) -> float:
     """
     if not abs(x) < 1e15:  # NaN, infinite, or without decimals
         return x
-    exact = Decimal(repr(round(x, 9)))
+    exact = Decimal(repr(round(float(x), 9)))
     return float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)) + 0.0  # no minus zero
 
 

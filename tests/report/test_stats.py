@@ -15,7 +15,8 @@ def test_t_interval_by_hand():
 
 @pytest.mark.parametrize(
     ("x", "decimals", "wanted"),
-    [(0.4895, 3, 0.49), (0.4895 - 1e-15, 3, 0.49), (-0.4895, 3, -0.49), (0.48949, 3, 0.489), (-0.0001, 3, 0.0),
+    [(0.4895, 3, 0.49), (np.float64(0.4895), 3, 0.49),
+     (0.4895 - 1e-15, 3, 0.49), (-0.4895, 3, -0.49), (0.48949, 3, 0.489), (-0.0001, 3, 0.0),
      (2.5, 0, 3.0), (1e20, 2, 1e20), (float("inf"), 3, float("inf"))],
 )  # fmt: skip
 def test_halves_are_rounded_away_from_zero(x: float, decimals: int, wanted: float) -> None:
