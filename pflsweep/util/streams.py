@@ -20,9 +20,12 @@ class Stream(io.TextIOWrapper):
         self._lost = OSError if name == "stderr" else BrokenPipeError
         # Of a closed stream there is none to be like
         kind = {"line_buffering": True} if like is None else {
-            "encoding": like.encoding, "errors": like.errors, "line_buffering": like.line_buffering,
+            "encoding": like.encoding, "errors": like.errors,
+            "line_buffering": like.line_buffering, "write_through": like.write_through,
         }  # fmt: skip
-        super().__init__(os.fdopen(NAMES[name], "wb", closefd=False), **kind)
+        # As Python does where PYTHONUNBUFFERED is set
+        buffering = 0 if like is not None and like.write_through else -1
+        super().__init__(os.fdopen(NAMES[name], "wb", buffering, closefd=False), **kind)
 
     def write(self, text: str) -> int:
         with self._unbroken():

@@ -83,6 +83,16 @@ def test_a_full_disk_under_standard_output_is_an_error_and_under_standard_error_
             assert (done.returncode != 0) == (name == "stdout")
 
 
+@pytest.mark.parametrize("unbuffered", [True, False])
+def test_what_is_written_comes_as_soon_as_it_did(unbuffered: bool) -> None:
+    """With PYTHONUNBUFFERED at once, else when a pipe's buffer is full or at the end."""
+    code = "import os\nfrom pflsweep.util import streams\nwith streams.unbroken():\n    print('first')\n"
+    code += "    os.write(1, b'second ')"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == (["first", "second"] if unbuffered else ["second", "first"])
+
+
 def test_streams_that_were_replaced_stay(capsys: pytest.CaptureFixture) -> None:
     before = sys.stdout
     with streams.unbroken():
