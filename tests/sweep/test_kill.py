@@ -246,7 +246,7 @@ def test_sigterm_ends_like_ctrl_c_with_an_exit_code_of_its_own(workers: str, tmp
 def test_more_workers_than_the_machine_can_hold_are_refused_with_the_arithmetic(
     count: int, cores: int, memory: float, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "available", lambda: cores)
+    monkeypatch.setattr(processes, "usable_cores", lambda: cores)
     monkeypatch.setattr(processes.memory, "available", lambda: memory)
     with pytest.raises(UserError) as refused:
         processes.check_count(count)
