@@ -131,11 +131,15 @@ def _check_described(node: Node) -> None:
     check_fields(cls, node.options, node.group, f"add it to {node.group}/{node.option}.yaml")
 
 
-def _declared(cls: type) -> str:
-    """Return the first attribute that a class itself declares with a type, other than a ClassVar; "" if none."""
-    return next(
-        (name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)), ""
-    )
+def _left_undecorated(cls: type) -> str:
+    """Return which field a class declares although it is not a dataclass itself, and how; "" if none."""
+    # A dataclass removes the fields that it finds
+    if by_hyper := next((name for name, value in vars(cls).items() if isinstance(value, Field)), None):
+        return f"{by_hyper} is declared by hyper()"
+    if not hasattr(cls, "__dataclass_fields__") or "__dataclass_fields__" in vars(cls):
+        return ""
+    declared = vars(cls).get("__annotations__", {}).items()
+    return next((f"{name} is declared" for name, kind in declared if "ClassVar" not in str(kind)), "")
 
 
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
@@ -145,16 +149,9 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
     unknown, missing or wrong.
     """
     for base in cls.__mro__:
-        # A dataclass removes the fields that it finds
-        if left := next((name for name, value in vars(base).items() if isinstance(value, Field)), None):
+        if left := _left_undecorated(base):
             raise UserError(
-                f"{base.__name__}.{left} is declared by hyper(), but {base.__name__} is not a dataclass: put "
-                "@dataclass(frozen=True, kw_only=True) above the class."
-            )
-        # A class that inherits the fields of a dataclass, and is none itself
-        if hasattr(base, "__dataclass_fields__") and "__dataclass_fields__" not in vars(base) and _declared(base):
-            raise UserError(
-                f"{base.__name__}.{_declared(base)} is declared, but {base.__name__} is not a dataclass: put "
+                f"{base.__name__}.{left}, but {base.__name__} is not a dataclass: put "
                 "@dataclass(frozen=True, kw_only=True) above the class."
             )
     fields, rules = hyperparameters(cls), rules_of(cls)

@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 class Tally:
-    """What was trained on a chunk's data so far. All parts of the data, such as a holdout's, share one.
+    """A count of what was trained on a chunk's data so far. All parts of the data, such as a holdout's, share one.
 
     samples: [C] in the batches of each client. private: (live, rate, looks) of each private batch. passes: numbers the
     passes over private data.
@@ -97,7 +97,10 @@ class Chunk:
 
     @property
     def federation(self) -> Federation:
-        """The first client's. Federations of joined chunks share the dataset, its normalisation and the device."""
+        """Return the federation of the first client.
+
+        Federations of joined chunks share the dataset, its normalisation and the device.
+        """
         return self.members[0].federation
 
     def of_rows(self, train: list[np.ndarray]) -> "Chunk":

@@ -26,9 +26,9 @@ from typing import Any, NoReturn
 import torch
 
 from pflsweep.ops import memory
+from pflsweep.util import streams
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
-from pflsweep.util.streams import NAMES, Stream
 
 MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
 CROWDED = 1.25  # cores that all processes of a map get together below which one alone is as fast: others compute here
@@ -260,7 +260,9 @@ def _work(
         # Ctrl-C and SIGTERM reach the whole process group. The parent handles them: it ends the round first
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _renew_streams()
+        # Another thread may have been writing when the process was forked. Here that thread does not exist, so that its
+        # lock on a stream is never released, and a flush would wait for ever
+        streams.renew()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for other in pipes:
             other.close()
@@ -276,19 +278,6 @@ def _work(
     finally:
         # The parent does not look at the status: the pipe has said whether all jobs are done
         os._exit(1)
-
-
-def _renew_streams() -> None:
-    """Give a fork streams of its own for what a method prints.
-
-    Another thread may have been writing when the process was forked. In the fork that thread does not exist, so that
-    its lock on a stream is never released, and a flush would wait for ever.
-    """
-    for name in NAMES:
-        old = getattr(sys, name)
-        if isinstance(old, Stream) or (old is not None and old is getattr(sys, f"__{name}__")):
-            with suppress(OSError):  # it is closed
-                setattr(sys, name, Stream(name, old))
 
 
 def _answer(do: Callable[[int], Any], k: int) -> bytes:

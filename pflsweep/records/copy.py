@@ -17,7 +17,7 @@ from pflsweep.util.errors import UserError
 
 
 class Copied(NamedTuple):
-    """What was copied, and what was not.
+    """The result of copying records and ledgers.
 
     records, ledgers: numbers of the copied ones.
     locked: folders of trials that another process was training or copying, whose records were not copied.

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 NAMES = {"stdout": 1, "stderr": 2}
 
@@ -46,12 +46,21 @@ class Stream(io.TextIOWrapper):
             os.close(nowhere)
 
 
+def renew() -> None:
+    """Replace the standard streams by new ones of the kind Stream.
+
+    Streams that were replaced before, as by pytest and by a notebook, stay as they are.
+    """
+    for name in NAMES:
+        old = getattr(sys, name)
+        if isinstance(old, Stream) or (old is not None and old is getattr(sys, f"__{name}__")):
+            with suppress(OSError):  # it is closed
+                setattr(sys, name, Stream(name, old))
+
+
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Let standard streams be of the kind Stream, and closed ones lead nowhere.
-
-    Streams that were replaced, as by pytest and by a notebook, stay as they are.
-    """
+    """Let standard streams be of the kind Stream as `renew` does, and closed ones lead nowhere."""
     for number in (0, *NAMES.values()):
         try:
             os.fstat(number)
@@ -60,10 +69,11 @@ def unbroken() -> Iterator[None]:
             os.open(os.devnull, os.O_RDWR)
     before = {name: getattr(sys, name) for name in NAMES}
     for name, old in before.items():
-        if old is None or old is getattr(sys, f"__{name}__"):
-            if old is not None:
-                old.flush()
-            setattr(sys, name, Stream(name, old))
+        if old is None:
+            setattr(sys, name, Stream(name, None))
+        else:
+            old.flush()
+    renew()
     try:
         yield
     finally:

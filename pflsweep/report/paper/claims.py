@@ -11,9 +11,10 @@ from math import hypot, inf, isinf
 from statistics import correlation, fmean, median
 from typing import Any, NamedTuple
 
+from pflsweep.report.paper.agreement import EPS
+
 COLUMN = ("table", "dataset", "model", "setting", "metric")
 KEYS = (*COLUMN, "method")
-EPS = 1e-9  # printed decimals are not exact in binary
 LOW = ("epsilon", "rounds_to_70")  # metrics of which the lowest is printed bold
 TAKE: dict[str, Callable[[list[float]], float]] = {"max": max, "min": min, "median": median, "mean": fmean}
 
