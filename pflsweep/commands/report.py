@@ -68,18 +68,18 @@ def _papers(options: argparse.Namespace) -> int:
 def _check_own(of: "Layout", runs: Path) -> None:
     """Raise UserError if a layout of the user's own names a sweep, a row or a column that there is not."""
     from pflsweep.records import archive, ledger
-    from pflsweep.report.paper import layout
+    from pflsweep.report.paper import layout_checks
     from pflsweep.sweep.spec import read_table
     from pflsweep.util.resources import sweep_names
 
     # Records may come from elsewhere, without the file of their sweep, and a scale may have rows of its own
     trained = ledger.ledgers(*archive.places(runs)) if archive.exists(runs) else []
     known = sweep_names()
-    layout.require_allowed(
+    layout_checks.require_allowed(
         "sweeps", of.sweeps, [*known, *(each.sweep for each in trained)], f"reports/layouts/{of.name}.yaml"
     )
     cells = {cell for each in trained if each.sweep in of.sweeps for cell in each.groups}
-    layout.check_cells(of, cells.union(*(read_table(sweep).cells for sweep in of.sweeps if sweep in known)))
+    layout_checks.check_cells(of, cells.union(*(read_table(sweep).cells for sweep in of.sweeps if sweep in known)))
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -6,15 +6,14 @@ new table needs those and no code.
 """
 
 import re
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.report.paper import published
-from pflsweep.report.paper.agreement import POINTS
 from pflsweep.report.paper.claims import KEYS, Statistic
+from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, require_allowed, require_value
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
 from pflsweep.util.errors import UserError, nearest, one_line
@@ -25,7 +24,6 @@ BEST = ("high", "low", "none")
 LEADERBOARD = "leaderboard"  # a page that ranks the rows over the columns
 PAGES = ("table", LEADERBOARD)
 COMPARE = ("columns", "rows")
-SLOWEST = "slowest"
 
 
 class Metric(NamedTuple):
@@ -188,10 +186,10 @@ def read(name: str) -> Layout:
                     f"{nearest(line.metric, list(metrics))}"
                 )
     of = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
-    _check_names(of, beside, file)
-    _check_units(of, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
+    check_names(of, beside, file)
+    check_units(of, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
     if stem:
-        _check_places(of, stem)
+        check_places(of, stem)
     return of
 
 
@@ -209,98 +207,6 @@ def _in_print(stem: str, paper: str, file: Path) -> tuple[str, list[Column], lis
     if not columns:
         raise UserError(f"{file}: columns.csv has no columns for '{stem}'.{nearest(stem, published.tables())}")
     return number.removeprefix("table"), columns, printed
-
-
-def check_cells(of: Layout, cells: set[tuple[str, str]]) -> None:
-    """Raise UserError if a layout names a row or a column that its sweeps do not have.
-
-    cells: setting and method of all that they have. A printed row may be missing there: its cells stay empty.
-    """
-    where, sweeps = f"reports/layouts/{of.name}.yaml", ", ".join(of.sweeps)
-    settings, methods = sorted({setting for setting, _ in cells}), sorted({method for _, method in cells})
-    if not of.in_print:
-        require_allowed(f"own_table.rows, of rows of {sweeps},", list(of.labels), methods, where)
-        placed = [of.setting_of(line) for line in of.printed]
-        require_allowed(f"own_table.columns, of settings of {sweeps},", placed, settings, where)
-    require_allowed("settings", list(of.settings.values()), settings, where)
-    rows = list(dict.fromkeys([*of.labels, *methods]))
-    for key, named in (("own", [of.own] if of.own else []), ("views", of.views), ("rounds", of.rounds)):
-        require_allowed(key, list(named), rows, where)
-    for name, metric in of.metrics.items():
-        require_allowed(f"metrics.{name}.relative", [metric.relative], ["", SLOWEST, *rows], where)
-        require_allowed(f"metrics.{name}.setting", [metric.setting], ["", *settings], where)
-        if "baseline" in metric.options:
-            require_allowed(f"metrics.{name}.baseline", [metric.options["baseline"]], rows, where)
-
-
-def _check_names(of: Layout, beside: list[str], file: Path) -> None:
-    """Raise UserError if a layout names a view, a round, a metric or a note that there is not."""
-    from pflsweep.report.paper.metrics import OPTION_VALUES
-
-    for key, by_row, allowed in (("views", of.views, "view"), ("rounds", of.rounds, "round")):
-        for row, value in by_row.items():
-            require_value(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
-    require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in of.printed)), file)
-    for note in of.notes:
-        if note not in (known := published.notes()):
-            raise UserError(
-                f"{file}: notes has {note!r}: notes.yaml has no such number. It has: {', '.join(map(str, known))}."
-            )
-
-
-def _check_units(of: Layout, places: list[str]) -> None:
-    """Raise UserError on a unit by which a number would be scaled or compared wrongly. places: of the cells."""
-    from pflsweep.report.paper.metrics import SHARES
-
-    for line, place in zip(of.printed, places, strict=True):
-        metric = of.metrics.get(line.metric)
-        share = metric is not None and metric.quantity in SHARES
-        # Another quantity's unit is a word of the paper's own, unless it looks like one of these
-        like = line.unit.lower().startswith(("%", "pct", "per", "frac"))
-        if line.unit not in POINTS and (share or like or not line.unit):
-            raise UserError(
-                f"{place}: the unit is '{line.unit}': an accuracy is in {' or '.join(POINTS)} (72.5 or 0.725), another "
-                "number in a word such as min or rounds."
-            )
-
-
-def _check_places(of: Layout, stem: str) -> None:
-    """Raise UserError unless each printed number has a column, and a cell of its own, and each column has numbers."""
-    seen: dict[Any, str] = {}
-    for line, place in zip(of.printed, published.places(stem), strict=True):
-        if line.metric not in of.metrics:
-            continue  # it stands beside the table
-        column = of.column_of(line)
-        if column is None:
-            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(of, line)}")
-        if line.label != (label := of.printed[[each.row for each in of.printed].index(line.row)].label):
-            raise UserError(f"{place}: row {line.row} is '{line.label}' here and '{label}' before. One is mistaken.")
-        for key in (line.key, (line.row, column)):
-            if key in seen:
-                raise UserError(
-                    f"{place}: row {line.row} ({line.method}) has its number of {line.dataset}/{line.setting}, "
-                    f"{line.metric}, already from {seen[key]}. Leave one out."
-                )
-            seen[key] = place
-    for column in of.columns:
-        if (count := of.columns.count(column)) > 1 or not any(of.column_of(line) == column for line in of.printed):
-            wrong = "twice" if count > 1 else f"without a number in {stem}.csv"
-            raise UserError(
-                f"columns.csv has the column '{column.header}' of {stem} {wrong}: dataset '{column.dataset}', model "
-                f"'{column.model}', setting '{column.setting}', metric '{column.metric}'. Leave it out, or mend it."
-            )
-
-
-def _why_no_column(of: Layout, line: Printed) -> str:
-    """Return what no column has that a printed number has, with the nearest that there is."""
-    for key in ("dataset", "model", "setting"):
-        own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in of.columns))
-        if not any(fnmatchcase(own, like) for like in known):
-            return f"no {key} is '{own}'.{nearest(own, known)} There are: {', '.join(map(repr, known))}."
-    return (
-        f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "
-        f"and ala {int(line.variant)} together."
-    )
 
 
 def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, list[Column], list[Printed]]:
@@ -408,23 +314,6 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
         elif key in NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise UserError(f"{at} is {value!r}: it has to be a number.")
     return metric
-
-
-def require_value(key: str, value: Any, allowed: Sequence[str], where: Path | str) -> None:
-    """Raise UserError if the value of a layout's key is none of some words. where: the layout."""
-    if value not in allowed:
-        raise UserError(
-            f"{where}: {key} is '{value}': it has to be {', '.join(allowed)}.{nearest(str(value), list(allowed))}"
-        )
-
-
-def require_allowed(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
-    """Raise UserError if one of a layout's words is none that is allowed. where: the layout."""
-    for word in words:
-        if word not in allowed:
-            raise UserError(
-                f"{where}: {key} has '{word}'.{nearest(str(word), allowed)} It may have: {', '.join(allowed)}."
-            )
 
 
 def statistic_of(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.report import main
-from pflsweep.report.paper import figures, layout, metrics, published, rulings
+from pflsweep.report.paper import figures, layout, layout_checks, metrics, published, rulings
 from pflsweep.report.paper.build import build
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
@@ -41,7 +41,7 @@ def test_the_first_sweep_trains_all_of_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_and_columns_that_are_named_are_its_sweeps(name: str) -> None:
     of = layout.read(name)
-    layout.check_cells(of, {cell for sweep in of.sweeps for cell in read_table(sweep).cells})
+    layout_checks.check_cells(of, {cell for sweep in of.sweeps for cell in read_table(sweep).cells})
 
 
 @pytest.mark.parametrize("name", FIGURES)
