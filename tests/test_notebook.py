@@ -51,6 +51,7 @@ def test_in_a_sweep_a_list_has_several_values() -> None:
     [
         ("paths.runs='a", {}, "cannot be divided into overrides as a shell would"),
         ([1], {}, "1 is not a text of the form key=value"),
+        (5, {}, "5 is no list of overrides: each is a text of the form key=value"),
         (None, {"seed": object()}, r"seed is <object .*, a object: it has to be a number, a text, a list or None"),
         (None, {"train__lrr": 1}, "Unknown config key 'train.lrr'. Did you mean 'train.lr'"),
         (None, {"algorithm": ["local", "pgfed"]}, "algorithm has to be one option's name"),

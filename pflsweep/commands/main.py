@@ -61,6 +61,13 @@ def _main(argv: list[str]) -> int:
         why = (error.strerror or "").lower()
         print(f"pflsweep: {error.filename} cannot be used ({why}): fix that, or name another path.", file=sys.stderr)
         return 2
+    except Exception as error:
+        from pflsweep.util import trace
+
+        if not trace.is_shortened(error):
+            raise
+        print(trace.text(error), file=sys.stderr)
+        return 1
     except SystemExit as end:
         # From argparse, and from a sweep, which has printed its failed trials itself
         if isinstance(end.code, str):

@@ -87,7 +87,7 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
         if (whole := group.partition("/")[0]) in GROUPS and whole != group:
             option, group = f"{group.partition('/')[2]}/{option}", whole
             known = list(option_files(group, config_dir))
-        guess = _own_folder(group, option) or nearest(option, known)
+        guess = _own_file(group, option, config_dir) or nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):
         return unreadable(str(error.override), one_line(error))
@@ -125,8 +125,10 @@ def _several(overrides: list[str], said: str) -> UserError:
     return SweepOnly(f"{override} has several values", f"{ADD_M} to train each of them.", several=True)
 
 
-def _own_folder(group: str, option: str) -> str:
-    """Return a hint at a folder in the working directory that has an option's file; "" without one."""
+def _own_file(group: str, option: str, config_dir: str | Path | None) -> str:
+    """Return a hint at an option's file with another ending, or in a folder of the working directory; "" if none."""
+    if config_dir and (other := Path(config_dir) / group / f"{option}.yml").exists():
+        return f" {other} is there: let its name end in .yaml."
     found = sorted(Path().glob(f"*/{group}/{glob.escape(option)}.yaml"))
     return f" {found[0]} is there: add --config-dir {found[0].parts[0]} (in Python: config_dir)." if found else ""
 
@@ -137,6 +139,11 @@ def unknown_key(key: str, known: list[str]) -> str:
         return f"'{key}' is a group of keys, not a value: set one of them, as in {key}.<key>=<value>."
     if key == "setting":
         return "A setting is added to the defaults: +setting=NAME (see `pflsweep list settings`)."
+    if key.startswith("setting."):
+        return (
+            f"Unknown config key '{key}': a setting has no keys. In a setting's file the first line has to be "
+            f"`# @package _global_`. Its keys are then those of the config, as {key.removeprefix('setting.')} is."
+        )
     if key in known:  # an option has the key that is not chosen, or is one of several of a sweep
         return f"{key} is not a key of every option that is chosen: set it beside options that have it only."
     if _is_group(key) and any(other.startswith(f"{key}.") or other == key for other in [*known, *GROUPS]):

@@ -36,9 +36,10 @@ def folders(config_dir: str | Path | None) -> list[Path]:
         return [conf_dir()]
     own = Path(config_dir)
     if not own.is_dir():
+        here = "" if own.is_absolute() else f" in {Path.cwd()}"
         raise UserError(
-            f"There is no folder '{config_dir}' of config groups: name one that is there by --config-dir (in Python: "
-            "config_dir)."
+            f"There is no folder '{config_dir}' of config groups{here}: name one that is there by --config-dir (in "
+            "Python: config_dir)."
         )
     require_readable(own)
     for group in conf_dir().iterdir():

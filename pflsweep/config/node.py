@@ -2,15 +2,13 @@
 
 import importlib
 import inspect
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Self
 
 from pflsweep.config.options import KEY_GROUPS
+from pflsweep.util import trace
 from pflsweep.util.errors import UserError, nearest, one_line
-from pflsweep.util.source_hash import is_own_file
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,16 @@ class Node:
         try:
             inspect.signature(function).bind(*args, **self.options, **given)
         except TypeError as error:
-            raise UserError(f"{self}: its keys do not fit {self.path} ({error}).") from error
-        return self._maker()(*args, **given)
+            unknown = next((key for key in self.options if key not in takes), None)
+            hint = "" if unknown is None else f" It takes no '{unknown}'.{nearest(unknown, [*takes])}"
+            raise UserError(f"{self}: its keys do not fit {self.path} ({error}).{hint}") from error
+        try:
+            return self._maker()(*args, **given)
+        except UserError:
+            raise
+        except Exception as error:  # a user's own code may fail in any way
+            error.add_note(f"This is the code of {self}.")
+            raise
 
     def construct(self, shared: dict[str, Any]) -> Any:
         """Make the dataclass that the node names, with its options and those of `shared` that it has fields for."""
@@ -128,17 +134,9 @@ def import_object(path: str, what: str) -> Any:
         lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
         raise UserError(
             f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
-            f"{'' if lost else _line_of(error)}."
+            f"{'' if lost else trace.line(error)}."
             + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
         ) from error
     if name not in dir(found):
         raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
     return getattr(found, name)
-
-
-def _line_of(error: Exception) -> str:
-    """Return where a module failed, as " (file, line n)": the innermost line that is in a file of the user's own."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    own = [frame for frame in frames if is_own_file(Path(frame.filename))]
-    frame = (own or frames)[-1]
-    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"

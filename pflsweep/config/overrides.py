@@ -43,6 +43,10 @@ def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], sev
             words = shlex.split(given)
         except ValueError as error:
             raise UserError(f"{given!r} cannot be divided into overrides as a shell would ({error}).") from error
+    elif given is not None and not isinstance(given, Iterable):
+        raise UserError(
+            f"{given!r} is no list of overrides: each is a text of the form key=value, as in 'train.lr=0.1'."
+        )
     else:
         words = list(given or [])
     if wrong := next((word for word in words if not isinstance(word, str)), None):

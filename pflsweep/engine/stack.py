@@ -10,7 +10,6 @@ to 0.8 of the speed.
 """
 
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +24,7 @@ from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Verbs
 from pflsweep.ops.vmap import leaves, select, with_client_numbers
+from pflsweep.util import trace
 
 T = TypeVar("T")
 
@@ -225,7 +225,7 @@ def _several(owners: list[Any], each_own: Callable) -> Any:
 
 def _without_frames(error: BaseException) -> BaseException:
     """Return an error with its traceback as a note: its frames would keep a trial's models until all trials end."""
-    error.add_note(traceback.format_exc())
+    error.add_note(trace.text(error))
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

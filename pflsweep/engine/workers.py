@@ -12,7 +12,6 @@ import pickle
 import select
 import signal
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 
 from pflsweep.ops import memory
-from pflsweep.util import streams
+from pflsweep.util import streams, trace
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
@@ -294,7 +293,7 @@ def _answer(do: Callable[[int], Any], k: int) -> bytes:
 
 def picklable(error: BaseException) -> BaseException:
     """Return an exception with its traceback as a note; one that cannot be pickled as a RuntimeError of its text."""
-    said = f"In a worker process:\n{traceback.format_exc()}"
+    said = f"In a worker process:\n{trace.text(error)}"
     try:
         error = pickle.loads(pickle.dumps(error))
     except Exception:

@@ -26,7 +26,7 @@ from pflsweep.trial.device import device_of
 from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
-from pflsweep.util import processor
+from pflsweep.util import processor, trace
 from pflsweep.util.errors import UserError, one_line
 from pflsweep.util.timing import shortest
 
@@ -110,7 +110,12 @@ def partition_size(config: Config) -> PartitionSize:
         groups = ("dataset", "partition", "data")
         key = json.dumps([config.seed, {key: value for key, value in config.flat.items() if under(key, groups)}])
         if key not in _partition_sizes:
-            federation, _ = build_federation(config)
+            try:
+                federation, _ = build_federation(config)
+            except UserError:
+                raise
+            except Exception as error:  # a user's own code may fail in any way
+                raise _failed(f"{partition} cannot cut the dataset", error) from error
             clients = federation.clients
             _partition_sizes[key] = PartitionSize(int(federation.sizes.sum()), clients, clients, federation.checksum)
         return _partition_sizes[key]
@@ -338,7 +343,10 @@ def _step_speed(config: Config, device: str) -> float:
     from pflsweep.methods.task import Batch, Private, Task
 
     size, batch = dataset_size(config), config.train.batch
-    model = build_model(config, size.shape, size.classes).to(device)
+    try:
+        model = build_model(config, size.shape, size.classes).to(device)
+    except Exception as error:  # a user's own model may fail in any way
+        raise _failed(f"{config.node('model')} cannot be built", error) from error
     task = Task(model)
     w = task.vector(model)
     generator = torch.Generator().manual_seed(0)
@@ -355,6 +363,10 @@ def _step_speed(config: Config, device: str) -> float:
     try:
         with process_wide(1, config.train.precision):
             return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)
-    except Exception as error:  # a user's own model may fail in any way
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        raise UserError(f"{config.node('model')} fails on a batch of random rows ({reason}).") from error
+    except Exception as error:
+        raise _failed(f"{config.node('model')} fails on a batch of random rows", error) from error
+
+
+def _failed(what: str, error: Exception) -> UserError:
+    """Return a UserError on what the user's own code does not do."""
+    return UserError(f"{what}: {type(error).__name__}: {one_line(error)}{trace.line(error)}.")

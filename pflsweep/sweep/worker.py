@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,6 +26,7 @@ from pflsweep.trial.process import Stop, interruptible, process_wide, threads_ea
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import LeaseLost, Pruned, run_trial
+from pflsweep.util import trace
 from pflsweep.util.errors import Diverged, UserError, shortened, without_password
 from pflsweep.util.files import DiskFull, Locked
 from pflsweep.util.retry import StorageUnavailable
@@ -228,7 +228,7 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
         # Any other error is a bug, whose traceback is kept
-        more = more or {"trace": traceback.format_exc()[-4000:]}
+        more = more or {"trace": trace.text(error)[-4000:]}
         _store(queue.fail, lease, _reason(error), **more)
         _free_memory()
     else:

@@ -6,6 +6,8 @@ import pytest
 
 from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import folders
+from pflsweep.config.node import Node
+from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
 from pflsweep.util.errors import UserError
 
@@ -18,6 +20,28 @@ def test_an_option_in_a_folder_that_was_not_named_is_pointed_at(
     (tmp_path / "my_conf/algorithm/anchor.yaml").write_text("_target_: anchor.Anchor\n")
     with pytest.raises(UserError, match=r"'anchor'. my_conf/algorithm/anchor.yaml is there: add --config-dir my_conf"):
         compose(["algorithm=anchor"])
+
+
+def test_a_file_that_is_not_written_as_an_option_is_pointed_at(tmp_path: Path) -> None:
+    for group in ("model", "setting"):
+        (tmp_path / group).mkdir()
+    (tmp_path / "model/odd.yml").write_text("_target_: pflsweep.models.mlp.build\n")
+    with pytest.raises(UserError, match=rf"'odd'. {tmp_path}/model/odd.yml is there: let its name end in .yaml"):
+        compose(["model=odd"], tmp_path)
+    (tmp_path / "setting/quick.yaml").write_text("train: {lr: 0.3}\n")
+    with pytest.raises(UserError, match=r"'setting.train.lr'.*`# @package _global_`.*as train.lr is\.$"):
+        check(compose(["+setting=quick"], tmp_path))
+    (tmp_path / "setting/quick.yaml").write_text("# @package _global_\ntrain: {lr: 0.3}\n")
+    assert compose(["+setting=quick"], tmp_path).train.lr == 0.3
+
+
+def test_a_misspelt_argument_of_ones_own_function_is_named() -> None:
+    node = Node("model", "odd", "pflsweep.models.mlp.build", {"hiden": [3]})
+    with pytest.raises(UserError, match=r"keys do not fit .*build \(.*It takes no 'hiden'. Did you mean 'hidden'\?"):
+        node.call()
+    node = Node("model", "odd", "pflsweep.models.mlp.build", {})
+    with pytest.raises(UserError, match=r"keys do not fit .*build \([^()]*\)\.$"):
+        node.call()
 
 
 @pytest.mark.parametrize(
