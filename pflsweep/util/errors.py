@@ -55,6 +55,14 @@ def require_known(content: Iterable[Any], keys: Sequence[str], where: Any) -> No
             raise UserError(f"{where}: unknown key '{key}'.{guess} It may have: {', '.join(keys)}.")
 
 
+def require_one_of(key: str, value: Any, allowed: Sequence[Any], where: Any) -> None:
+    """Raise UserError if a key's value is none of the allowed ones. where: the file, for the message."""
+    if value not in allowed:
+        words = [str(each) for each in allowed]
+        guess = nearest(str(value), words)
+        raise UserError(f"{where}: {key} is {value!r}: it has to be one of {', '.join(words)}.{guess}")
+
+
 def without_password(text: str) -> str:
     """Return a text with the passwords removed from addresses of databases and servers in it.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pflsweep.report.paper.claims import FORMS, KEYS, TAKE, listed
-from pflsweep.util.errors import UserError, nearest, require_known
+from pflsweep.util.errors import UserError, nearest, require_known, require_one_of
 
 QUANTIFIERS = ("all", "most", "most_per_column", "some", "mixed")
 PAIRED = ("left", "right")
@@ -52,7 +52,7 @@ def check(claim: Any, file: str) -> None:
         raise UserError(f"{where}: table is {claim['table']!r}: it has to be a list of tables, as in [1].")
     fields = (("basis", BASES), ("needs_rerun", (True, False)), *((key, HOLDS) for key in printed))
     for key, allowed in fields:
-        _require_value(key, claim[key], allowed, where)
+        require_one_of(key, claim[key], allowed, where)
     expr = claim["expr"]
     if not isinstance(expr, dict) or len(expr) != 1 or (form := next(iter(expr))) not in FORMS:
         said = ", ".join(map(str, expr)) if isinstance(expr, dict) else str(expr)
@@ -84,18 +84,13 @@ def _check_part(part: Any, needed: tuple[str, ...], allowed: tuple[str, ...], wh
     _require(part, needed, where)
     for key, value in part.items():
         if key in VALUES:
-            _require_value(key, value, VALUES[key], where)
+            require_one_of(key, value, VALUES[key], where)
 
 
 def _require(part: dict[str, Any], needed: tuple[str, ...], where: str) -> None:
     for key in needed:
         if key not in part:
             raise UserError(f"{where} has no '{key}'. It needs {', '.join(needed)}.")
-
-
-def _require_value(key: str, value: Any, allowed: tuple[Any, ...], where: str) -> None:
-    if value not in allowed:
-        raise UserError(f"{where}: {key} is {value!r}: it has to be one of {', '.join(map(str, allowed))}.")
 
 
 def named(claim: dict[str, Any]) -> Iterator[tuple[str, str]]:

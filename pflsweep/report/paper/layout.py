@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from pflsweep.report.paper import published
 from pflsweep.report.paper.claims import KEYS, Statistic
-from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, require_allowed, require_value
+from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, require_allowed
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
-from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.errors import UserError, nearest, one_line, require_one_of
 from pflsweep.util.resources import own_and_shipped, yaml_names
 
 OVER = ("seeds", "clients", "nothing")
@@ -269,9 +269,8 @@ def _content(file: Path) -> dict[str, Any]:
         like = TYPES.get(key) or type(DEFAULTS[key])
         if not isinstance(value, like):
             raise UserError(f"{file}: '{key}' is {value!r}: it has to be a {NAMES_OF[like]}.")
-    if (page := content.get("page", PAGES[0])) not in PAGES:
-        raise UserError(f"{file}: 'page' is '{page}': it has to be {' or '.join(PAGES)}.")
-    require_value("compare", content.get("compare", COMPARE[0]), COMPARE, file)
+    for key, allowed in (("page", PAGES), ("compare", COMPARE)):
+        require_one_of(key, content.get(key, allowed[0]), allowed, file)
     if "printed" in content and "own_table" in content:
         raise UserError(f"{file} has 'printed' and 'own_table': rows and columns are of one of both. Leave one out.")
     if not content["metrics"]:
@@ -306,7 +305,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
     for key, value in spec.items():
         at = f"{file}: metrics.{name}.{key}"
         if key in values:
-            require_value(f"metrics.{name}.{key}", value, values[key], file)
+            require_one_of(f"metrics.{name}.{key}", value, values[key], file)
         elif key == "decimals" and (type(value) is not int or value < 0):
             raise UserError(f"{at} is {value!r}: it has to be a whole number, at least 0.")
         elif key in TEXTS and not isinstance(value, str):

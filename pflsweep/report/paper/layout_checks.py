@@ -1,6 +1,5 @@
 """Check a layout: its values, and that its rows, columns and metrics are those of its tables and sweeps."""
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pflsweep.report.paper import published
 from pflsweep.report.paper.agreement import POINTS
 from pflsweep.report.paper.published import Printed
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.errors import UserError, nearest, require_one_of
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.layout import Layout
@@ -42,7 +41,7 @@ def check_names(of: "Layout", beside: list[str], file: Path) -> None:
 
     for key, by_row, allowed in (("views", of.views, "view"), ("rounds", of.rounds, "round")):
         for row, value in by_row.items():
-            require_value(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
+            require_one_of(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
     require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in of.printed)), file)
     for note in of.notes:
         if note not in (known := published.notes()):
@@ -104,14 +103,6 @@ def _why_no_column(of: "Layout", line: Printed) -> str:
         f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "
         f"and ala {int(line.variant)} together."
     )
-
-
-def require_value(key: str, value: Any, allowed: Sequence[str], where: Path | str) -> None:
-    """Raise UserError if the value of a layout's key is none of some words. where: the layout."""
-    if value not in allowed:
-        raise UserError(
-            f"{where}: {key} is '{value}': it has to be {', '.join(allowed)}.{nearest(str(value), list(allowed))}"
-        )
 
 
 def require_allowed(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
