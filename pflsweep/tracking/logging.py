@@ -125,12 +125,14 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
     """
     from mlflow.entities import Metric
 
+    # A record may lack a column that an older or newer pflsweep has
+    images, lr, down, up = (row.get(key, math.nan) for key in ("images", "lr", "floats_down", "floats_up"))
     values = {
         MARK: row["seconds"],
-        "train/images_per_second": rate(row["images"], row["seconds"]),
-        "train/lr": row["lr"],
-        "wire/floats_down": row["floats_down"],
-        "wire/floats_up": row["floats_up"],
+        "train/images_per_second": rate(images, row["seconds"]),
+        "train/lr": lr,
+        "wire/floats_down": down,
+        "wire/floats_up": up,
     }
     if not math.isnan(row.get("personal_accuracy", math.nan)):
         values |= {k.replace("_", "/", 1): v for k, v in row.items() if k.startswith(VIEWS)}

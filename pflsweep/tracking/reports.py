@@ -1,6 +1,9 @@
 """Connect reports with MLflow: find the runs that a page links to, and keep the page with the sweep's run."""
 
-from contextlib import suppress
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +12,15 @@ from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.tracking.address import HOST, PORT, sqlite_file, uri_of
-from pflsweep.tracking.failures import errors_as_warnings
+from pflsweep.tracking.failures import errors_as_warnings, reason
 from pflsweep.tracking.lookup import add_link, all_runs, find, route
-from pflsweep.tracking.store import opened
+from pflsweep.tracking.store import looked_up
+from pflsweep.util.errors import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
 
 
 class MlflowStores:
@@ -31,7 +37,7 @@ class MlflowStores:
             if store is not None:
                 known = {trial.identity: store.runs.get(trial.identity) for trial in trials}
                 found.runs.update({identity: store.address(run) for identity, run in known.items() if run})
-                with errors_as_warnings("this report"):
+                with _without_links():
                     if parent := store.parent(ledger):
                         found.sweeps[ledger.path.name] = store.address(parent)
         return found
@@ -51,14 +57,23 @@ class MlflowStores:
         return kept
 
     def _store(self, options: Tracking) -> "_Store | None":
-        """Return the store of tracking's options, opened at the first call; None if it cannot be used."""
+        """Return the store of tracking's options, opened at the first call; None if it is empty or unusable."""
         key = f"{options.uri} {options.experiment}"
         if key not in self._stores:
             self._stores[key] = None
             if _is_there(options):
-                with errors_as_warnings("this report"):
-                    self._stores[key] = _Store(options)
+                with _without_links(), looked_up(options) as found:
+                    self._stores[key] = None if found is None else _Store(uri_of(options), *found)
         return self._stores[key]
+
+
+@contextmanager
+def _without_links() -> Iterator[None]:
+    """Turn a store's error into a warning: the page is made without links to its runs."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("MLflow cannot be asked for the runs of this report: %s. It has no links to them.", reason(error))
 
 
 def _options(ledger: Ledger, trials: list[FinishedTrial]) -> Tracking:
@@ -67,11 +82,15 @@ def _options(ledger: Ledger, trials: list[FinishedTrial]) -> Tracking:
     first = next((trial.config for trial in trials if trial.identity in own), {})
     prefix = "tracking."
     said = ledger.tracking or {k.removeprefix(prefix): v for k, v in first.items() if k.startswith(prefix)}
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if said.get("uri") == without_password(uri):
+        # Ledgers and records store no password
+        said = {**said, "uri": uri}
     return Tracking.of({"backend": "none", **said})
 
 
 def _is_there(options: Tracking) -> bool:
-    """Return whether a store exists. Opening would create it, which a look for runs must not."""
+    """Return whether a store exists. Opening would create its file, which a look for runs must not."""
     if options.backend == "none":
         return False
     file = sqlite_file(uri_of(options))
@@ -81,10 +100,9 @@ def _is_there(options: Tracking) -> bool:
 class _Store:
     """One experiment of a store. Its runs are read once."""
 
-    def __init__(self, options: Tracking) -> None:
-        self.uri = uri_of(options)
-        with opened(options) as (self.client, self.experiment):
-            self.runs = _by_identity(self.client, self.experiment)  # identity -> run
+    def __init__(self, uri: str, client: "MlflowClient", experiment: str) -> None:
+        self.uri, self.client, self.experiment = uri, client, experiment
+        self.runs = _by_identity(client, experiment)  # identity -> run
         self._parents: dict[str, str | None] = {}
 
     def parent(self, ledger: Ledger) -> str | None:

@@ -81,6 +81,13 @@ def opened(options: Tracking) -> "Iterator[tuple[MlflowClient, str]]":
             yield client, client.create_experiment(name, place, {**PAGES, **DESCRIBED})
 
 
+@contextmanager
+def looked_up(options: Tracking) -> "Iterator[tuple[MlflowClient, str] | None]":
+    """Open a store and create nothing in it. Yield what `opened` does, or None if it has no such experiment."""
+    with _client(options) as (client, known):
+        yield None if known is None else (client, known.experiment_id)
+
+
 def _describe(client: "MlflowClient", experiment: "Experiment") -> None:
     """Add description and columns to an experiment that was created by MLflow or an older pflsweep."""
     if experiment.lifecycle_stage == "active":

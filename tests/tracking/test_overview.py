@@ -1,6 +1,7 @@
 """What MLflow shows of a sweep at its top level, and how its trials can be told apart, in a real store."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pflsweep.config.options import Tracking
 from pflsweep.sweep.browse import point_text
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
-from pflsweep.tracking.logging import Labels
+from pflsweep.tracking.logging import Labels, metrics_of
 from pflsweep.tracking.lookup import NOTE
 from pflsweep.tracking.overview import Cell, Sweep
 from pflsweep.tracking.store import runs_address
@@ -282,3 +283,11 @@ def test_an_accuracy_of_zero_is_a_sweeps_summary_too(store: Store, tmp_path: Pat
     sweep_run.open_sweep(record.tracking, "abc", Sweep("a table", {}, {"role": "sweep"}))
     sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("fedavg", [0.0, 0.0])])
     assert parent_of(store).data.metrics["summary/accuracy"] == 0
+
+
+def test_a_round_without_a_column_is_sent_without_that_number() -> None:
+    """As a record of another version of pflsweep has it."""
+    sent = {each.key: each.value for each in metrics_of({"round": 3, "seconds": 2.0}, 0)}
+    assert sent.pop("train/seconds") == 2.0
+    assert {"train/lr", "wire/floats_down"} <= sent.keys()
+    assert all(math.isnan(value) for value in sent.values())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.records.ledger import ledgers
 from pflsweep.tracking import reports as tracking_reports
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
@@ -83,6 +84,28 @@ def test_a_sweep_that_was_not_tracked_has_no_links(store) -> None:  # noqa: F811
     assert "](http" not in PAGE.read_text()
 
 
+def test_a_look_for_runs_creates_no_experiment(store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    tracked(Path("runs"), monkeypatch, tracking={"backend": "mlflow", "uri": None, "experiment": "another"})
+    assert main(["report", "pgfed/table1"]) == 0
+    assert "another" not in {each.name for each in store.client.search_experiments()}
+    assert "](http" not in PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("own", "used"), [("http://me:secret@host:5000", True), ("http://me:secret@other:5000", False)]
+)
+def test_the_password_of_a_server_is_that_of_the_environment(
+    own: str, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A ledger has none."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", own)
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    sweep.add(C25, "local", {0: [4] * 4})
+    sweep.write(ID, tracking={"backend": "mlflow", "uri": "http://me@host:5000", "experiment": "pflsweep"})
+    (ledger,) = ledgers(sweep.runs)
+    assert tracking_reports._options(ledger, []).uri == (own if used else "http://me@host:5000")
+
+
 @pytest.mark.slow
 def test_without_a_store_none_is_made_and_mlflow_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,7 +131,8 @@ def test_a_damaged_store_costs_a_warning_and_no_report(
     tracked(Path("runs"), monkeypatch)
     Path("mlflow.db").write_text("this is a diary\n" * 100)
     assert main(["report", "pgfed/table1"]) == 0
-    assert "MLflow did not take" in caplog.text
+    assert "MLflow cannot be asked for the runs of this report: " in caplog.text
+    assert "the same command sends it again" not in caplog.text
     assert "](http" not in PAGE.read_text()
 
 
