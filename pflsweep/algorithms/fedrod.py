@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.methods.task import Batch, cross_entropy
+from pflsweep.methods.task import Batch, Loss, cross_entropy
 from pflsweep.ops.vmap import per_client
 
 
@@ -17,6 +17,20 @@ class Work(NamedTuple):
     opt: Tensor  # [C, P] or [C, 0]
     head: Tensor  # [C, H] h_i^p, private
     head_opt: Tensor  # [C, H] or [C, 0]
+
+
+def balanced_softmax(labels: Tensor, dtype: torch.dtype) -> Loss:
+    """Return the loss CE(logits + log pi) (Ren et al., NeurIPS 2020). pi are a client's class counts [K], normalised.
+
+    log pi is finite for missing classes too, since padding may have them.
+    """
+    counts = labels.to(dtype)
+    log_prior = (counts / counts.sum()).clamp(min=torch.finfo(dtype).tiny).log()
+
+    def loss(logits: Tensor, batch: Batch) -> Tensor:
+        return cross_entropy(logits + log_prior, batch)
+
+    return loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +69,13 @@ class FedRoD(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        log_prior = self.log_prior(given.labels, work.w.dtype)
-
-        def balanced(logits: Tensor, batch: Batch) -> Tensor:  # balanced softmax, Ren et al. 2020
-            return cross_entropy(logits + log_prior, batch)
-
-        g = self.task.grad(work.w, batch, balanced)
+        g = self.task.grad(work.w, batch, balanced_softmax(given.labels, work.w.dtype))
         # CE(h(z) + h^p(z)) with z and h constant: its gradient in h^p is that in the summed head
         g_head = self.task.grad(self.combined(work.w, work.head), batch, part=self.task.head)
         return Work(
             *self.opt.update(work.w, work.opt, g, given.turn.lr),
             *self.opt.update(work.head, work.head_opt, g_head, given.turn.lr),
         )
-
-    def log_prior(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return log pi_i from class counts [K]. It is finite for missing classes too, since padding may have them."""
-        counts = labels.to(dtype)
-        return (counts / counts.sum(-1, keepdim=True)).clamp(min=torch.finfo(dtype).tiny).log()
 
     def combined(self, w: Tensor, head: Tensor) -> Tensor:
         """Return the model [..., P] with the head h + h^p."""

@@ -123,7 +123,8 @@ class KnnPer(Method):
         distance, index = near.topk(min(self.k, near.shape[1]), largest=False)
         # Empty places of the datastore have no weight, so any label will do
         labels = memory.labels[index].clamp(min=0).long()
-        votes = z.new_zeros(len(z), self.task.classes).scatter_add(1, labels, (-distance).softmax(1))
+        # Not by scatter_add, whose sums on a GPU depend on the order in which its threads arrive
+        votes = ((-distance).softmax(1)[..., None] * F.one_hot(labels, self.task.classes)).sum(1)
         common = self.task.classify(memory.w[self.task.head], z).softmax(1)
         return memory.weight * votes + (1 - memory.weight) * common
 

@@ -12,8 +12,6 @@ from pflsweep.methods.task import Batch
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 
-GUMBEL = 0x6B  # folded into a batch's key for the strategy's noise, which keeps it apart from dropout's
-
 
 class Client(NamedTuple):
     w: Tensor  # [P] w_i, trained in the client's last turn
@@ -47,6 +45,7 @@ class PartialFed(Method):
     """
 
     paper = "Sun et al., NeurIPS 2021"
+    version = 2
     resumable = False  # the temperature falls until the last round
     supports_ala = True
     unsampled_model = "the newest global model"
@@ -92,7 +91,7 @@ class PartialFed(Method):
         z is the sampled choice, 0 or 1; its derivative is taken to be that of softmax((a + Gumbel noise) / tau).
         """
         assert batch.key is not None, "training batches have keys"
-        uniform = random.uniform(random.fold(batch.key, GUMBEL), strategy.shape).clamp(min=2.0**-25).to(strategy.dtype)
+        uniform = random.uniform(random.own(batch.key), strategy.shape).clamp(min=2.0**-25).to(strategy.dtype)
         noisy = strategy - torch.log(-torch.log(uniform))
         z = prefers_global(noisy)
         g = self.task.grad(torch.where(self.spread(z), w, own), batch) * (w - own)

@@ -69,9 +69,12 @@ class PFedMe(Method):
         """
         w, theta = work.w, work.theta
         for _ in range(self.inner_steps):
-            g = stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
-            theta = theta - self.inner_lr * g
+            theta = theta - self.inner_lr * self.inner_gradient(theta, w, batch)
         return Work(*self.opt.update(w, work.opt, self.lam * (w - theta), given.turn.lr), theta)
+
+    def inner_gradient(self, theta: Tensor, w: Tensor, batch: Batch) -> Tensor:
+        """Return the gradient of f_B(theta) + lambda/2 |theta - w|^2 in theta."""
+        return stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
         return stock.Up(work.w), stock.Own(work.theta if self.eval == "theta" else work.w)

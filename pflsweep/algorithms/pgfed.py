@@ -61,6 +61,8 @@ class PGFed(Method):
     - alpha begins at 1 / M with M clients of a cohort, also where all clients train in round 1 (train.first_round=all);
     - PGFedMo's first auxiliary gradient is g-tilde itself;
     - aggregation weights sum to 1 over the cohort (the paper divides by the data of all clients);
+    - alpha steps after the model, with the w that the step has reached; in the code it steps before;
+    - f_i and its gradient are of all rows, without dropout; in the code of a training pass without its last batch;
     - the code keeps the momentum buffer over rounds: train.optimiser_state=kept.
     """
 

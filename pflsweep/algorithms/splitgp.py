@@ -115,8 +115,8 @@ class SplitGP(Method):
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """Return logits [B, K]: the client's exit where its entropy is below the threshold, else the server's."""
-        client, server = (self.task.logits(exit, x) for exit in w.split(self.task.size))
-        return torch.where((entropy(client) < self.threshold)[:, None], client, server)
+        own, general = (self.task.logits(model, x) for model in w.split(self.task.size))
+        return torch.where((entropy(own) < self.threshold)[:, None], own, general)
 
     def packed(self, own: Tensor, general: Tensor) -> Tensor:
         """Join both exits' models [C, P] for sending: [C, 2 P], or [C, P + H] where they share a body."""

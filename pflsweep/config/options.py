@@ -127,7 +127,12 @@ class Train(Keys):
         "aggregation weights: shares of the cohort's samples, or all alike", choices=("share", "uniform")
     )
     epochs: int = hyper("local epochs of a client's turn", low=1, high=100_000)
-    steps: int | None = hyper("local steps of a turn instead of epochs", low=1, high=10_000_000, neutral=None)
+    steps: int | None = hyper(
+        "local steps of a turn instead of epochs; of each epoch of fine-tuning too",
+        low=1,
+        high=10_000_000,
+        neutral=None,
+    )
     batch: int = hyper("samples in a batch", low=1)
     shuffle: str = hyper(
         "order of a client's rows: drawn anew in each epoch, drawn once (fixed batches), or as they are",

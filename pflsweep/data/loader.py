@@ -142,14 +142,17 @@ class ClientData:
         """Return each training row once, in large batches without key: neither dropout nor augmentation."""
         return self._chunk.batches([pieces(own, self._chunk.large) for own in self._chunk.rows["train"]], None)
 
-    def rating(self, stream: str, dropout: bool = False) -> Iterator[Batch]:
-        """Return one epoch of `train`, augmented as there, but not counted as training.
+    def rating(self, stream: str, dropout: bool = False, drop: bool = False) -> Iterator[Batch]:
+        """Return each training row once, in mini-batches that are shuffled and augmented as those of training.
 
-        For variants of authors' code that rate models on augmented batches. dropout: batches keep their key, so that
-        the models drop units as in training.
+        For variants of authors' code that rate models, or count classes, on such batches. They do not count as
+        training. dropout: batches keep their key, so that the models drop units as in training. drop: a partial last
+        batch is left out where train.last_batch says so.
         """
-        orders = [self._chunk.shuffled(c, 1, stream) for c in range(len(self._chunk))]
-        return (batch if dropout else batch._replace(key=None) for batch in self._chunk.batches(orders, stream))
+        chunk = self._chunk
+        cut = chunk.batching.cut if drop else pieces
+        orders = [cut(chunk.order(c, stream, 0), chunk.batch) for c in range(len(chunk))]
+        return (batch if dropout else batch._replace(key=None) for batch in chunk.batches(orders, stream))
 
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """Return a split of the training data for a method, the same in every round: (rest, ceil(fraction * n) rows).

@@ -107,7 +107,7 @@ def test_layers_that_change_their_source_go_on_where_they_stood():
 
 
 def noise_of(key: torch.Tensor, layers: int) -> torch.Tensor:
-    uniform = random.uniform(random.fold(key, 0x6B), (layers, 2)).double()
+    uniform = random.uniform(random.own(key), (layers, 2)).double()
     return -torch.log(-torch.log(uniform))
 
 

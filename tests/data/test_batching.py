@@ -44,6 +44,23 @@ def test_what_is_dropped_is_drawn_anew_in_each_epoch() -> None:
     assert len({frozenset(chain.from_iterable(round)) for round in seen}) > 1
 
 
+def test_a_rating_has_each_row_once_whatever_training_takes() -> None:
+    """But for code that drops its last batch there, too."""
+
+    def rated(batching: Batching, **how: bool) -> list[list[int]]:
+        data = ClientData.of(federation(), [3], 1, batch=4, large=8, batching=batching)
+        found = [batch.x[0, :, 0].int().tolist() for batch in data.rating("rating", **how)]
+        assert data.trained == 0
+        return found
+
+    whole = rated(Batching())
+    assert [len(batch) for batch in whole] == [4, 4, 1]
+    assert sorted(chain.from_iterable(whole)) == list(range(8, 17))
+    assert rated(Batching(last_batch="drop", steps=1)) == rated(Batching(steps=20)) == whole
+    assert rated(Batching(last_batch="drop", steps=1), drop=True) == whole[:2]
+    assert rated(Batching(steps=20), drop=True) == whole
+
+
 @pytest.mark.parametrize("shuffle", ["once", "never"])
 def test_batches_that_are_cut_once_are_the_same_in_every_epoch_and_round(shuffle: str) -> None:
     first = batches(3, Batching(shuffle=shuffle))

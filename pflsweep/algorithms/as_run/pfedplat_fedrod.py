@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pflsweep.algorithms.fedrod import balanced_softmax
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, hyper
-from pflsweep.methods.task import Batch, cross_entropy
+from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
 
@@ -53,13 +54,8 @@ class PfedplatFedRoD(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        counts = given.labels.to(work.w.dtype)
-        log_prior = (counts / counts.sum()).clamp(min=torch.finfo(work.w.dtype).tiny).log()
-
-        def balanced(logits: Tensor, batch: Batch) -> Tensor:  # balanced softmax, Ren et al. 2020
-            return cross_entropy(logits + log_prior, batch)
-
-        w, opt = self.opt.update(work.w, work.opt, self.task.grad(work.w, batch, balanced), given.turn.lr)
+        g = self.task.grad(work.w, batch, balanced_softmax(given.labels, work.w.dtype))
+        w, opt = self.opt.update(work.w, work.opt, g, given.turn.lr)
         # The generic logits plus W_S z + b_p are those of one model whose last layer is the sum of both
         bias, head = stock.last_bias(self), self.task.head
         private = torch.cat([given.down.w[head.start : bias.start], work.bias])

@@ -23,8 +23,9 @@ class PfllibFedFomo(FedFomo):
     - there is no exploration (`epsilon` is 0);
     - a client without a gain continues with the model that it has trained (the paper: with the one from before);
     - clients are evaluated with the models that they trained in their last turn.
-    Gains are rated as in the paper, against the model from which the client's last training began. Losses on the
-    validation rows are means over rows (the code: over batches).
+    Gains are rated as in the paper, against the model from which the client's last training began. Where we differ from
+    the code: losses on the validation rows are means over rows (the code: over batches), and these rows are
+    ceil(0.2 n) drawn ones (the code: the last int(0.2 n)).
     """
 
     paper = "Zhang et al., ICLR 2021, as FedALA's authors run it"

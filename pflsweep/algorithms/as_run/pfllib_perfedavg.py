@@ -20,11 +20,13 @@ class PfllibPerFedAvg(Method):
     - the inner and the outer rate are the same, the run's learning rate;
     - the server calls a client's training twice a round, so that it makes 2 E passes;
     - before evaluation a client takes two SGD steps from the global model on two batches of its *test* rows, which are
-      among those that it is evaluated on. Later versions of the library use training rows, as this one does for AG
-      News, whose split its loader ignores (`adapt_on`).
+      among those that it is evaluated on; the second one may be partial. Later versions of the library use training
+      rows, as this one does for AG News, whose split its loader ignores (`adapt_on`). A client with a single batch
+      takes one step (the code ends in an error).
     """
 
     paper = "Fallah et al., NeurIPS 2020, as FedALA's authors run it"
+    version = 2
     supports_ala = True
     unsampled_model = "the global model after two steps on its test data, as every client"
     reads_test_rows = "two gradient steps before each evaluation"
@@ -54,7 +56,7 @@ class PfllibPerFedAvg(Method):
 
     def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
         rows = data.test() if self.adapt_on == "test" else data
-        batches = islice(rows.train(1, "adapt"), 2)
+        batches = islice(rows.rating("adapt", dropout=True), 2)
         return stock.run(self.adapt, turn, stock.to_all(server.w, turn).clone(), batches)
 
     @per_client

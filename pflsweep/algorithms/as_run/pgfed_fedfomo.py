@@ -13,7 +13,8 @@ class PgfedFedFomo(PfllibFedFomo):
     """FedFomo (Zhang et al., ICLR 2021) in pgfed b1d70f7, the code of PGFed's authors, which descends from PFLlib.
 
     It differs from the paper as PfllibFedFomo does, and in one more point: the normalised weights of the mix, which are
-    0 for a model without a gain, are added to the server's table P, not the raw ones. Losses are means over rows.
+    0 for a model without a gain, are added to the server's table P, not the raw ones. Losses and validation
+    rows are as there.
     """
 
     paper = "Zhang et al., ICLR 2021, as PGFed's authors run it"

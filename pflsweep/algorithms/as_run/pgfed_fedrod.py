@@ -44,7 +44,7 @@ class PgfedFedRoD(FedRoD):
         first, known = given.turn.last < 0, given.client.counts
         if not first.any():
             return known
-        seen = stock.run(self.count, given.turn, torch.zeros_like(known), data.rating("priors"))
+        seen = stock.run(self.count, given.turn, torch.zeros_like(known), data.rating("priors", drop=True))
         return torch.where(first[:, None], seen, known)
 
     @per_client

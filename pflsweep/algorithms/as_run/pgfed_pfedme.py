@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from pflsweep.algorithms.pfedme import PFedMe, Work
+from torch import Tensor
+
+from pflsweep.algorithms.pfedme import PFedMe
 from pflsweep.methods import stock
-from pflsweep.methods.protocol import Given, hyper
+from pflsweep.methods.protocol import hyper
 from pflsweep.methods.task import Batch
-from pflsweep.ops.vmap import per_client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,5 @@ class PgfedPFedMe(PFedMe):
 
     personal = stock.personal_is_own
 
-    @per_client
-    def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        w, theta = work.w, work.theta
-        for _ in range(self.inner_steps):
-            g = stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
-            theta = theta - self.inner_lr * (g + self.inner_decay * theta)
-        return Work(*self.opt.update(w, work.opt, self.lam * (w - theta), given.turn.lr), theta)
+    def inner_gradient(self, theta: Tensor, w: Tensor, batch: Batch) -> Tensor:
+        return super().inner_gradient(theta, w, batch) + self.inner_decay * theta

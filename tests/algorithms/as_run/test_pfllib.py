@@ -8,6 +8,7 @@ from torch.func import functional_call
 
 from pflsweep.algorithms.as_run.pfllib_fedphp import PfllibFedPHP
 from pflsweep.algorithms.as_run.pfllib_perfedavg import PfllibPerFedAvg
+from pflsweep.data.batching import Batching
 from pflsweep.data.dataset import Rows
 from pflsweep.data.federation import Federation
 from tests.algorithms.as_run.written_out import (
@@ -41,6 +42,19 @@ def test_perfedavg_by_hand(test_rows: int, personal: float) -> None:
     run = simulate(PfllibPerFedAvg, {"adapt_on": "test"}, **setting)
     close(run.w, [2.25677490234375, 7])
     close(run.personal, [[personal, 7]])
+
+
+@pytest.mark.parametrize("batching", [Batching(last_batch="drop"), Batching(steps=1), Batching()])
+def test_perfedavg_takes_two_steps_before_it_is_scored_also_on_a_partial_batch(batching: Batching) -> None:
+    """As above, from a model that does not train: w + 4 = 4, times 0.75 for each of two batches, of 2 and 1 rows."""
+    dataset = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3]).dataset
+    rows = Rows([np.arange(4)], [4 + np.arange(3)])
+    federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
+    run = simulate(
+        PfllibPerFedAvg, {"adapt_on": "test"}, rounds=0, federation=federation, network=STILL, batch=2, lr=0.25,
+        batching=batching,
+    )  # fmt: skip
+    close(run.personal, [[4 * 0.75**2 - 4, 7]])
 
 
 def test_perfedavg_adapts_on_training_rows_where_the_loader_ignores_the_split() -> None:
