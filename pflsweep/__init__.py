@@ -92,11 +92,11 @@ def run_sweep(
 def load(runs: str | Path = "runs") -> "pd.DataFrame":
     """Return all finished records of a folder of runs, or of an archive of them, as one DataFrame: one row per trial.
 
-    Its columns are method, dataset, partition, model and seed; the whole config by full key, such as train.lr; and the
-    results. It has all of them, and shows those that tell the trials apart. Accuracies are means over clients in
-    [0, 1], of the personal models after the last round; `best` is that of the best round, chosen on test data. `role`
-    is search for trials by which a sweep has chosen hyperparameters, else final. Raises
-    pflsweep.util.errors.UserError where there is no finished run.
+    Its columns are method, dataset, partition, model and seed; by full key, such as train.lr, what can change numbers,
+    without keys that have no effect; and the results. It has all of them, and shows those that tell the trials apart.
+    Accuracies are means over clients in [0, 1], of the personal models after the last round; `best` is that of the best
+    round, chosen on test data. `role` is search for trials by which a sweep has chosen hyperparameters, else final.
+    docs/commands.md lists the results. Raises pflsweep.util.errors.UserError where there is no finished run.
     """
     from pflsweep.records.select import choose
     from pflsweep.report.frame import of_chosen

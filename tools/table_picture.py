@@ -1,5 +1,4 @@
-"""Show FedPG's table 1 on Fashion-MNIST, our numbers and the published ones: README's picture, docs/table.svg, and the
-same table in docs/reports.md.
+"""Draw FedPG's table 1 on Fashion-MNIST, our numbers and the published ones: README's picture, docs/table.svg.
 
 python -m tools.table_picture
 """
@@ -8,13 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflsweep.report import markdown
 from pflsweep.report.paper.formats import number
 from tools.round_picture import DASHED, FAINT, INK, head, text
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "table.svg"
-PAGE = ROOT / "docs" / "reports.md"
 TABLE = ROOT / "reports" / "fedpg" / "table1" / "table.csv"
 PANELS = {
     "l_acc": ("personal models,", "own data"),
@@ -22,7 +19,6 @@ PANELS = {
     "g_acc": ("personal models,", "all clients' data"),
     "gm_acc": ("global model,", "all clients' data"),
 }
-COLUMNS = {"l_acc": "L-acc.", "s_acc": "S-acc.", "g_acc": "G-acc.", "gm_acc": "global model"}
 READINGS = "Rows of FedPG: as we reconstruct it from the paper. All others: as the authors' code runs them."
 LEFT, TOP, LINE, PANEL, GAP = 156, 96, 38, 172, 36
 AGREES, DIFFERS = "#0969da", "#bc4c00"
@@ -41,20 +37,6 @@ def cells() -> pd.DataFrame:
 def rows(table: pd.DataFrame) -> list[str]:
     """Return the methods' labels in the published table's order."""
     return list(dict.fromkeys(table.sort_values("row_order")["method_label"]))
-
-
-def page() -> str:
-    """Return the text of docs/reports.md with the table as the committed numbers make it."""
-    table = cells()
-    found = table.set_index(["method_label", "metric"])[["value", "printed"]].apply(tuple, axis=1).to_dict()
-    lines = []
-    for method in rows(table):
-        pairs = [found.get((method, metric)) for metric in COLUMNS]
-        lines.append([method, *(f"{number(pair[0], 3)} ({number(pair[1], 3)})" if pair else "-" for pair in pairs)])
-    made = markdown.table(["Fashion-MNIST", *COLUMNS.values()], lines, ":--")
-    before, _, old = PAGE.read_text(encoding="utf-8").partition("| Fashion-MNIST |")
-    after = old.partition("\n\n")[2]
-    return f"{before}{made}\n{after}"
 
 
 def picture() -> str:
@@ -120,4 +102,3 @@ def legend(y: float) -> list[str]:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
-    PAGE.write_text(page(), encoding="utf-8")
