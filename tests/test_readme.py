@@ -15,7 +15,7 @@ from tools import table_picture
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports/index.md", *(ROOT / "docs").glob("*.md")])
 
 
 def blocks(text: str) -> list[str]:
