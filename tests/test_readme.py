@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from pflsweep.report import frame
+from pflsweep.report.paper.claims import FORMS
 from tests.test_tutorials import TUTORIALS
 from tests.test_tutorials import blocks as tutorial_blocks
 from tools import table_picture
@@ -169,3 +171,22 @@ def test_every_method_stands_once_on_the_page_by_idea() -> None:
     assert sorted(re.findall(r"`(\w+)`", table)) == shipped
     for name in ("methods", "config", "differences"):
         assert f"{len(shipped)} " in (ROOT / "docs" / f"{name}.md").read_text(), name
+
+
+def test_the_columns_of_load_are_listed() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in frame.RESULTS if f"`{name}`" not in page] == []
+
+
+def test_the_forms_of_a_claim_are_listed() -> None:
+    page = (ROOT / "docs" / "own_table.md").read_text().partition("| form |")[2]
+    assert [form for form in FORMS if f"`{form}`" not in page] == []
+
+
+def test_each_dataset_is_listed_with_its_model() -> None:
+    table = (ROOT / "docs" / "data.md").read_text().partition("| dataset |")[2].partition("\n\n")[0]
+    rows = [[re.findall(r"`(\w+)`", cell) for cell in line.split("|")] for line in table.splitlines()[2:]]
+    listed = {name: row[5][0] for row in rows for name in row[1]}
+    for file in (ROOT / "conf" / "dataset").glob("*.yaml"):
+        chosen = re.search(r"override /model@_global_.model: (\w+)", file.read_text())
+        assert listed[file.stem] == (chosen[1] if chosen else "mlp"), file.stem
