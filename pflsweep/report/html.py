@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from pflsweep.report import template
 from pflsweep.util.errors import UserError
@@ -56,6 +57,8 @@ def _inside(folder: Path, name: str) -> str:
     """Return a picture of the folder as an address that holds it: as SVG where there is one, since that has the page's
     letter size. Raises UserError if there is no such picture.
     """
+    # The reader of markdown quotes blanks and letters beyond ASCII, which a discussion's picture may have
+    name = unquote(name)
     picture = folder / name
     picture = svg if (svg := picture.with_suffix(".svg")).exists() else picture
     if Path(name).name != name or picture.suffix not in KINDS or not picture.is_file():

@@ -1,5 +1,6 @@
 """How every figure of pflsweep looks: one palette, one size, one way to save."""
 
+import hashlib
 import io
 import math
 import re
@@ -155,6 +156,17 @@ def tints() -> "Colormap":
 
     blues = matplotlib.colormaps["Blues"]
     return ListedColormap([blues(0.15 + 0.85 * i / 255) for i in range(256)])
+
+
+def stem(text: str) -> str:
+    """Return a text, such as a setting, as the name of a picture that markdown and addresses hold as it is.
+
+    `/` becomes `-`. So does every other sign that such a name cannot have; a digest at the end then keeps two texts
+    apart.
+    """
+    plain = text.replace("/", "-")
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", plain)
+    return kept if kept == plain else f"{kept}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 
 
 def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:

@@ -1,5 +1,6 @@
 """Figures are whole and readable: nothing falls off the page or hides something else."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_a_title_breaks_between_words_but_not_before_a_number() -> None:
 )
 def test_names_that_touch_are_spread_around_where_they_belong(heights: list[float], apart: list[float]) -> None:
     assert style.spread(heights, 1.0) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("cifar10/dir0.1", "cifar10-dir0.1"),
+        ("a b", r"a-b-[0-9a-f]{6}"),
+        ("digits/größe", r"digits-gr-e-[0-9a-f]{6}"),
+    ],
+)
+def test_a_picture_has_a_name_that_markdown_holds(text: str, name: str) -> None:
+    assert re.fullmatch(name, style.stem(text))
+    assert style.stem("a b") != style.stem("a;b")
 
 
 def names(made: Figure) -> list[Annotation]:

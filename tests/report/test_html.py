@@ -15,11 +15,13 @@ TEXT = """\
 ![curves, by round](curves.png)
 
 ![only as PNG](other.png)
+
+![with a blank](<größe b.png>)
 """
 
 
 def test_tables_marks_and_pictures(tmp_path: Path) -> None:
-    for name in ("curves.png", "curves.svg", "other.png"):
+    for name in ("curves.png", "curves.svg", "other.png", "größe b.png"):
         (tmp_path / name).write_bytes(name.encode())
     page = html.page(TEXT, tmp_path)
     assert "<title>A &amp; B</title>" in page
@@ -29,6 +31,7 @@ def test_tables_marks_and_pictures(tmp_path: Path) -> None:
     assert "<strong>1.00</strong>" in page
     assert f'src="data:image/svg+xml;base64,{b64encode(b"curves.svg").decode()}" alt="curves, by round"' in page
     assert f'src="data:image/png;base64,{b64encode(b"other.png").decode()}"' in page
+    assert f'src="data:image/png;base64,{b64encode("größe b.png".encode()).decode()}" alt="with a blank"' in page
 
 
 def test_a_page_with_links_says_what_to_do_in_a_frame(tmp_path: Path) -> None:

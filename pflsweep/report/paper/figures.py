@@ -15,10 +15,12 @@ from pflsweep.report.paper import against_print, leaderboard_figures, sensitivit
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
+from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.quantities import by_round, mean_curve, newcomers_accuracy
 from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
+from pflsweep.util.errors import UserError
 
 
 def check(of: Layout) -> None:
@@ -40,7 +42,8 @@ class SavedFigures(NamedTuple):
 
 
 def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
-    """Save the figures of a page as PNG and SVG. The files of a second reading end with its name.
+    """Save the figures of a page as PNG and SVG. The files of a second reading end with its name. Raise UserError if
+    two would have one name.
 
     At the top of a table's page is the figure of our numbers against the published ones. A leaderboard, which has too
     many methods for figures of searches, has its first figure there.
@@ -48,14 +51,20 @@ def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
     drawn = SavedFigures({}, {}, {})
 
     def save(picture: Picture, into: dict[str, str], end: str = "", said: str = "") -> None:
+        name = f"{picture.stem}{end}.png"
+        if any(name in each for each in drawn):
+            raise UserError(
+                f"reports/layouts/{next(iter(readings.values())).layout.name}.yaml: two pictures would be called "
+                f"{name}. Name each figure once under `figures`, and have settings differ in more than `/` and `-`."
+            )
         style.save(picture.figure, folder / f"{picture.stem}{end}")
-        into[f"{picture.stem}{end}.png"] = f"{said}{picture.shows}"
+        into[name] = f"{said}{picture.shows}"
 
     leaderboard = next(iter(readings.values())).layout.page == LEADERBOARD
     if not leaderboard and (picture := against_print.picture(readings)):
         save(picture, drawn.top)
     for number, (reading, of) in enumerate(readings.items()):
-        end, said = f"-{reading}" if number else "", f"reading {reading}: " if len(readings) > 1 else ""
+        end, said = f"-{style.stem(reading)}" if number else "", f"reading {reading}: " if len(readings) > 1 else ""
         for picture in (picture for name in of.layout.figures for picture in FIGURES[name](of)):
             save(picture, drawn.top if leaderboard and not drawn.top else drawn.asked, end, said)
         for picture in () if leaderboard else sensitivity.pictures(of, _own(of)):
@@ -190,9 +199,9 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
             if seeds:
                 made.append(mean_curve(each.line.label, seeds))
         if made:
-            stem = f"new-{setting.replace('/', '-')}"
             picture = figures.accuracy(made, f"New clients, {setting}", by="epoch")
-            yield Picture(stem, f"accuracy of new clients by epoch of fine-tuning, {setting}", picture)
+            shows = f"accuracy of new clients by epoch of fine-tuning, {setting}"
+            yield Picture(f"new-{style.stem(setting)}", shows, picture)
 
 
 def privacy(of: Comparison) -> Iterator[Picture]:
@@ -237,13 +246,21 @@ def gains(of: Comparison) -> Iterator[Picture]:
     labels = _labels(of)
     order = list(labels.values())
     for number, column in enumerate(of.layout.columns):
-        baseline = of.layout.metrics[column.metric].options["baseline"]
+        baseline = of.layout.metrics[column.metric].options.get("baseline")
         there = [cell for (_, c), cell in sorted(of.cells.items()) if c == number and cell.has_number]
-        if there:
+        if there and baseline is not None:
             by_method = {labels[cell.line.method]: [each.to_numpy() for each in of.by_client(cell)] for cell in there}
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, labels.get(baseline, baseline), order, head)
-            yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
+            yield Picture(f"gains-{_stem(of.layout, column)}", f"gain of each client, {title(column)}", picture)
+
+
+def _stem(of: Layout, column: Column) -> str:
+    """Return a column's setting as names of pictures have it; where others share it, all that tells it apart."""
+    if sum(each.setting == column.setting for each in of.columns) == 1:
+        return style.stem(column.setting)
+    alike = (column.dataset, column.model, column.setting, column.metric, "variant" if column.variant else "")
+    return style.stem("/".join(filter(None, alike)))
 
 
 def by_row(of: Comparison) -> Iterator[Picture]:

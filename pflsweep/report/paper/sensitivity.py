@@ -43,9 +43,8 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
             shows = f"accuracy by each searched hyperparameter, {setting}"
             if any(each.joined for found in panels.values() for each in found):
                 shows += "; line: the best of the points with a value"
-            yield Picture(
-                f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.colours_in_words(methods, own)}", drawn
-            )
+            shows += f"; {lines.colours_in_words(methods, own)}"
+            yield Picture(f"sensitivity-{style.stem(setting)}", shows, drawn)
 
 
 def slices(trials: CellTrials) -> Iterator[Slice]:

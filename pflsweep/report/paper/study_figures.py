@@ -39,7 +39,7 @@ def personal_steps(of: Comparison) -> Iterator[Picture]:
             left.legend()
             right.legend()
         shows = f"accuracy by personalisation step, and gains of the clients, {trial.meta['name']}"
-        yield Picture(f"steps-{setting.replace('/', '-')}", shows, made)
+        yield Picture(f"steps-{style.stem(setting)}", shows, made)
 
 
 def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] | None:
@@ -96,7 +96,7 @@ def trajectory(of: Comparison) -> Iterator[Picture]:
             made.legend(loc="outside lower center", ncols=4)
         acts = "" if np.isnan(begins) else f", ALA on from {int(begins)}"
         shows = f"rounds {first} to {last}{acts}: circles start, squares end local training, {trial.meta['name']}"
-        yield Picture(f"trajectory-{setting.replace('/', '-')}", shows, made)
+        yield Picture(f"trajectory-{style.stem(setting)}", shows, made)
 
 
 def _surface(axes: Any, surface: pd.DataFrame) -> Any:

@@ -62,12 +62,7 @@ def last(of: Comparison) -> Iterator[Picture]:
         row = short(of.layout.rows[line.row])
         where = f"{title(column)}; {row}; seed {trial.meta['seed']}; round {trial.last}"
         drawn = figures.heatmap(trial.matrices["P"], "P", f"{where}; reading {of.store.reading}")
-        yield Picture(f"weights-{_stem(setting)}", f"client-to-client weights P of FedFomo: {where}", drawn)
-
-
-def _stem(setting: str) -> str:
-    """Return a setting as names of files have it."""
-    return setting.replace("/", "-").replace(";", "-")
+        yield Picture(f"weights-{style.stem(setting)}", f"client-to-client weights P of FedFomo: {where}", drawn)
 
 
 def maps(of: Comparison) -> Iterator[Picture]:
@@ -79,7 +74,7 @@ def maps(of: Comparison) -> Iterator[Picture]:
     size = (2.3 * columns + 1.2, 2.3 * len(found) + 0.4)
     with style.figure(*size, nrows=len(found), ncols=columns, squeeze=False) as (made, grid):
         for row, (setting, frames) in zip(grid, found.items(), strict=True):
-            low, high = (of([of(frame) for _, frame in frames]) for of in (np.nanmin, np.nanmax))
+            low, high = (end([end(frame) for _, frame in frames]) for end in (np.nanmin, np.nanmax))
             for axes, (round, frame) in zip(row, frames, strict=False):
                 image = axes.imshow(frame, cmap=style.MAP, vmin=min(0.0, low), vmax=high, interpolation="nearest")
                 axes.set_title(f"round {round}", fontsize=9)
@@ -125,7 +120,7 @@ def by_round(of: Comparison) -> Iterator[Picture]:
             lines = {str(k): Line2D([], [], **_look(k)) for k in range(int(own.max()) + 1)}
             style.legend(made, lines, title="distribution", handlelength=2)
         shows = f"weights of each other client by round, colour: its distribution, {trial.meta['name']}"
-        yield Picture(f"weights-by-round-{_stem(setting)}", shows, made)
+        yield Picture(f"weights-by-round-{style.stem(setting)}", shows, made)
 
 
 def _look(group: int) -> dict[str, Any]:
