@@ -301,6 +301,12 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
         if word not in spec:
             raise UserError(f"{file}: metrics.{name}: {spec['quantity']} needs '{word}'.")
     metric = Metric(**{"over": "seeds", **own}, options={k: v for k, v in spec.items() if k not in own})
+    for key, value in (("take", "min"), ("by", "samples")):
+        if metric.over == "clients" and metric.options.get(key) == value:
+            raise UserError(
+                f"{file}: metrics.{name}: 'over: clients' shows mean and std of clients that count the same, so that "
+                f"'{key}: {value}' has no place. Leave one of both out."
+            )
     values = {**OPTION_VALUES, "over": OVER, "best": BEST, "when": WHEN.get(metric.quantity, ())}
     for key, value in spec.items():
         at = f"{file}: metrics.{name}.{key}"

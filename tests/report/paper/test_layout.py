@@ -145,6 +145,14 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
             GOOD.replace("accuracy}", "accuracy, over: seed}"),
             "over is 'seed': it has to be one of seeds, clients",
         ),
+        (
+            GOOD.replace("accuracy}", "accuracy, over: clients, take: min}"),
+            "metrics.acc: 'over: clients' shows mean and std of clients that count the same, so that 'take: min'",
+        ),
+        (
+            GOOD.replace("accuracy}", "accuracy, over: clients, by: samples}"),
+            "so that 'by: samples' has no place. Leave one of both out",
+        ),
         (GOOD.replace("accuracy}", "accuracy, best: max}"), "best is 'max'"),
         (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
         (GOOD.replace("quantity: accuracy", "quant: accuracy"), "metrics.acc has 'quant'. Did you mean 'quantity'"),
