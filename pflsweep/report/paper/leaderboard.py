@@ -32,7 +32,8 @@ class Leaderboard:
         begun = [columns for columns in self.has.values() if columns]
         every = range(len(of.layout.columns))
         self.columns = [at for at in every if begun and sum(at in columns for columns in begun) >= SHARE * len(begun)]
-        self.rows = [row for row, columns in self.has.items() if columns and columns.issuperset(self.columns)]
+        ranked = {row for row, columns in self.has.items() if columns.issuperset(self.columns)}
+        self.rows = [row for row in self.has if self.columns and row in ranked]
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -48,10 +49,12 @@ class Leaderboard:
 
     @property
     def left_out(self) -> dict[str, list[str]]:
-        """The rows that are begun and not ranked, with the ranked columns that they lack."""
+        """The rows that are begun and not ranked, with the ranked columns that they lack; where no column is ranked,
+        with all that they lack.
+        """
         heads = self.of.layout.columns
         return {
-            self.label(row): [title(heads[at]) for at in self.columns if at not in columns]
+            self.label(row): [title(heads[at]) for at in self.columns or range(len(heads)) if at not in columns]
             for row, columns in self.has.items()
             if columns and row not in self.rows
         }

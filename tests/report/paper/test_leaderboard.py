@@ -188,6 +188,20 @@ def test_nothing_trained_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "`pflsweep -m sweep=benchmark scale=small` fills:" in text
 
 
+def test_methods_that_share_no_column_are_not_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One method of three is no half of them."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "benchmark", seeds=(0,))
+    for place, method in ((DIR01, "local"), (DIR03, "fedavg"), (PAT2, "ditto")):
+        sweep.add(place, method, {0: [6, 7]})
+    sweep.write()
+    assert main(["benchmark"]) == 0
+    text = PAGE.read_text()
+    assert "Nothing can be ranked yet at scale **small**" in text
+    assert "\n- Ditto: digits, Dir(0.1); digits, Dir(0.3); " in text
+    assert "## All methods" not in text
+
+
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="There is no folder of runs 'runs' here"):
