@@ -243,11 +243,11 @@ class Comparison:
         """
         factor = metric.times * (100 if line.unit == "percent" else 1)
         if metric.relative != "slowest":
-            return Value(factor * own.mean / self._plain(metric, line, metric.relative).mean, None, own.n)
+            return Value(factor * _ratio(own.mean, self._plain(metric, line, metric.relative).mean), None, own.n)
         numbers = [self._plain(metric, line, row.method).mean for row in self._rivals(line)]
         there = [number for number in numbers if math.isfinite(number)]
         slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
-        return Value(factor * slowest / own.mean, None, own.n)
+        return Value(factor * _ratio(slowest, own.mean), None, own.n)
 
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
         """Return a quantity over seeds or clients, before it is related to others."""
@@ -300,7 +300,9 @@ class Comparison:
         return {seed: (v - accuracy(base.finished[seed], base.method)).dropna() for seed, v in both.items()}
 
     def _ranked(self, found: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
-        """Return the best and the second of each column, or of each row; equal as shown is equal."""
+        """Return all cells, with the ranks of the best and the second of each column, or of each row; equal as shown is
+        equal.
+        """
         ranked = dict(found)
         for places in self._lines(found):
             if found[places[0]].metric.best != "none":
@@ -385,6 +387,11 @@ class Comparison:
 def _factor(metric: Metric, line: Printed) -> float:
     """Return the factor from a quantity to the printed unit."""
     return metric.times * (100 if line.unit == "percent" and metric.quantity in metrics.SHARES else 1)
+
+
+def _ratio(number: float, base: float) -> float:
+    """Return a number divided by another; NaN if that is 0: nothing can be said relative to it."""
+    return number / base if base else math.nan
 
 
 def _wilcoxon(differences: pd.Series) -> float:

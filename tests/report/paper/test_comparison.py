@@ -199,6 +199,18 @@ def test_the_only_method_that_reaches_a_goal_is_the_best(tmp_path: Path) -> None
     assert cells[1].value.mean == math.inf
 
 
+def test_nothing_is_relative_to_zero(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "pgfed/table7", seeds=(0,))
+    for method in ("fedavg", "pgfed"):
+        (record,) = sweep.add("cifar10/clients50/batch128", method, {0: [4] * 4})
+        if method == "fedavg":
+            record.rounds.assign(images=0).to_parquet(record.folder / "rounds.parquet")
+    sweep.write()
+    own = made(reproduced(sweep.runs, "pgfed/table7"), "pgfed", "relative_speed", "clients50")
+    assert not own.has_number
+    assert own.why_empty == "none"
+
+
 def test_speed_relative_to_fedavg(sweep: Sweep) -> None:
     c50 = "cifar10/clients50/batch128"
     sweep.groups = {(c50, method): {**group, "setting": c50} for (_, method), group in sweep.groups.items()}
