@@ -18,7 +18,7 @@ from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.effects import Effect, Shift
 from pflsweep.report.paper.figures import SavedFigures
-from pflsweep.report.paper.formats import number, points, value
+from pflsweep.report.paper.formats import in_order, number, points, value
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column
@@ -104,23 +104,31 @@ def _empty(columns: Sequence[Column], shown: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(title(column) if column.group in filled else column.group for column in absent))
 
 
-def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
+def _mean_rank(of: Reproduction) -> Callable[[int], tuple[bool, float, int]]:
     """Return the sort key of a row: the mean rank of its numbers, each among all numbers of its column, then the row's
-    own number. Numbers that look the same share a rank; a row without a number comes last.
+    own number. Numbers that look the same share a rank. A column with numbers of one row alone ranks nothing. After
+    the others come rows that lack a number which they could have, then those without a rank.
     """
     columns: dict[int, list[tuple[int, float]]] = defaultdict(list)  # row and number, the best is the lowest
     # The readings are ranked together: each has rows that the other lacks, so that a place among 7 is none among 12
-    for table in of.readings.values():
-        for (row, at), cell in table.cells.items():
-            if cell.has_number and cell.metric.best != "none":
-                shown = rounded(cell.value.mean, cell.metric.decimals)
-                columns[at].append((row, shown if cell.metric.best == "low" else -shown))
+    cells = [each for table in of.readings.values() for each in table.cells.items()]
+    for (row, at), cell in cells:
+        if cell.has_number and cell.metric.best != "none":
+            shown = rounded(cell.value.mean, cell.metric.decimals)
+            columns[at].append((row, shown if cell.metric.best == "low" else -shown))
+    waiting, known = {place for place, cell in cells if not cell.unfillable}, {place for place, _ in cells}
     ranks: dict[int, list[float]] = defaultdict(list)
-    for numbers in columns.values():
+    lacking: set[int] = set()
+    for at, numbers in columns.items():
+        there = {row for row, _ in numbers}
+        if len(there) < 2:
+            continue
+        lacking |= {row for row, column in waiting if column == at} - there
+        lacking |= {row for row in of.first.own_rows if (row, at) not in known}  # that its sweep does not train there
         for row, own in numbers:
             better, equal = (sum(test(each) for _, each in numbers) for test in (own.__gt__, own.__eq__))
             ranks[row].append(better + (equal + 1) / 2)
-    return lambda row: (fmean(ranks[row]) if ranks[row] else math.inf, row)
+    return lambda row: (row in lacking, fmean(ranks[row]) if ranks[row] else math.inf, row)
 
 
 def _has_content(cell: Cell) -> bool:
@@ -323,7 +331,7 @@ def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] 
     if row not in rows:
         return None
     cell, by_samples = rows[row]
-    return {"ours": [_ours(cell._replace(value=by_samples, rank=0))], "printed": ""}
+    return {"ours": [_ours(cell._replace(value=by_samples, rank=0, noise=by_samples.std))], "printed": ""}
 
 
 def _paired(of: Comparison) -> dict[str, Any]:
@@ -365,7 +373,7 @@ def winners(of: Comparison) -> list[str]:
 def _chosen(trials: CellTrials, key: str, value: Any) -> str:
     """Return a hyperparameter of the winner, with all its values for which the search has an accuracy."""
     tried = {as_override(point[key]): point[key] for point, _ in trials.tried if key in point}
-    ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
+    ordered = map(as_override, sorted(tried.values(), key=in_order))
     notes = [f"of {', '.join(map(inline, ordered))}"] if len(tried) > 1 else []
     notes += [f"the {trials.edges[key]} of those tried"] if key in trials.edges else []
     of = f" ({'; '.join(notes)})" if notes else ""

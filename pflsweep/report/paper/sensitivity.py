@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pflsweep.config.keys import as_override
 from pflsweep.report import figures, lines, style
 from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.formats import short
+from pflsweep.report.paper.formats import in_order, is_number, short
 from pflsweep.report.paper.store import CellTrials
 from pflsweep.report.style import Picture
 
@@ -22,7 +23,7 @@ class Slice(NamedTuple):
 
     key: str
     method: str
-    points: list[tuple[Any, float]]  # its value, and the accuracy in percent
+    points: list[tuple[Any, float]]  # its value, a number or a name, and the accuracy in percent; in order of values
     joined: bool  # whether the best of the points with a value says what the value can reach
 
 
@@ -52,18 +53,13 @@ def slices(trials: CellTrials) -> Iterator[Slice]:
     found: dict[str, list[tuple[Any, float]]] = {}
     for point, value in trials.tried:
         for key in point:
-            found.setdefault(key, []).append((_plain(point[key]), 100 * value))
+            at = point[key] if is_number(point[key]) else as_override(point[key])
+            found.setdefault(key, []).append((at, 100 * value))
     varied = {key: points for key, points in found.items() if len({value for value, _ in points}) > 1}
     for key, points in varied.items():
         # Random points have each value once: which of them is better depends on the other hyperparameters, too
         joined = len(varied) == 1 or len({value for value, _ in points}) < len(points)
-        yield Slice(key, trials.method, points, joined)
-
-
-def _plain(value: Any) -> Any:
-    """Return a number as it is, and all else as its name, which has a place on an axis of names."""
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if numeric else str(value)
+        yield Slice(key, trials.method, sorted(points, key=lambda point: in_order(point[0])), joined)
 
 
 def _figure(
@@ -72,6 +68,11 @@ def _figure(
     with style.panels(len(panels), (4.2, 3.0), legend=0, sharey=True) as (made, all_axes):
         ends: list[list[EndLabel]] = []
         for axes, (key, found) in zip(all_axes, panels.items(), strict=True):
+            values = sorted({value for each in found for value, _ in each.points}, key=in_order)
+            numeric = is_number(values[-1])  # names come last
+            if not numeric:  # an axis has either numbers or names: null beside numbers makes names of these
+                axes.xaxis.update_units(list(map(as_override, values)))
+                found = [each._replace(points=[(as_override(x), y) for x, y in each.points]) for each in found]
             by_method = {each.method: each for each in found}
             order = sorted(by_method, key=lambda method: -max(value for _, value in by_method[method].points))
             looks = lines.looks(order, own)
@@ -80,9 +81,8 @@ def _figure(
                 for method, look in looks.items()
             ])  # fmt: skip
             axes.set(xlabel=key)
-            values = [value for each in found for value, _ in each.points]
-            if all(isinstance(value, int | float) and value > 0 for value in values) and max(values) > 5 * min(values):
-                figures.log_axis(axes, max(values) / min(values))
+            if numeric and 0 < 5 * values[0] < values[-1]:
+                figures.log_axis(axes, values[-1] / values[0])
             elif all(isinstance(value, int) for value in values):
                 axes.xaxis.set_major_locator(figures.integer_ticks(6))
             if axes.get_subplotspec().is_first_col():
@@ -98,8 +98,7 @@ def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) 
     best: dict[Any, float] = {}
     for value, accuracy in of.points:
         best[value] = max(accuracy, best.get(value, accuracy))
-    numeric = all(not isinstance(value, str) for value in best)
-    at = sorted(best) if numeric else list(best)
+    at = list(best)
     values, accuracies = zip(*of.points, strict=True)
     size, alpha = (9, 0.35) if of.joined else (20, 1.0)
     axes.scatter(values, accuracies, s=size, color=look["color"], alpha=alpha, linewidth=0, gid=f"points {name}")

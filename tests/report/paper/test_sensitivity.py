@@ -80,5 +80,14 @@ def test_values_that_are_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     searched(Path("runs"), [({"algorithm.kind": kind}, 0.2) for kind in ("a", "b", True, [1, 2])])
     main(["pgfed/table1"])
     text = "".join(ET.parse(SVG).getroot().itertext())
-    assert "[1, 2]" in text
-    assert "True" in text
+    assert "[1,2]" in text
+    assert "true" in text
+
+
+def test_null_beside_numbers_makes_names_of_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    searched(Path("runs"), [({"train.lr": lr}, 0.2) for lr in (None, 10, 9.5)])
+    main(["pgfed/table1"])
+    text = "".join(ET.parse(SVG).getroot().itertext())
+    assert text.index("9.5") < text.index("null"), "numbers by size, then names"
+    assert "10" in text[text.index("9.5") : text.index("null")]
