@@ -22,7 +22,8 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
     """Write the reports of these names and the index; a line about each.
 
     scale: None is each table's best one (`Stores.best_scale`). tracker: knows where the runs can be browsed, and keeps
-    the reports with them. Where some could not be made, print the lines about the others and raise UserError.
+    the reports with them. Where some could not be made, print the lines about the others and raise UserError; where one
+    ended in another exception, print why others could not be made, too, and raise that.
     """
     if not archive.exists(runs):
         raise UserError(
@@ -33,19 +34,29 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
     stores = Stores(trials, ledger.ledgers(*trials.places))
     _check_known(scale, {ledger.scale for ledger in stores.every}, runs)
     said: list[str] = []
-    errors: dict[str, UserError] = {}
+    errors: dict[str, Exception] = {}
     with files.writing(out, "--out DIR"):
         for name in names:
             try:
                 said.append(_one(name, stores, out, scale, tracker or Untracked()))
-            except UserError as error:
+            except Exception as error:  # whatever is wrong with one report, the others and the index are made
                 errors[name] = error
-        broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
+        broken = {name: _said(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
         said.append(f"{index.write(_make_folder(out), broken)}: how far each report is")
     if errors:
         print("\n".join(said))
-        raise UserError("\n".join(f"{name}: {error}" for name, error in errors.items()))
+        reasons = "\n".join(f"{name}: {_said(error)}" for name, error in errors.items())
+        unexpected = [error for error in errors.values() if not isinstance(error, UserError)]
+        if unexpected:
+            print(reasons)
+            raise unexpected[0]
+        raise UserError(reasons)
     return said
+
+
+def _said(error: Exception) -> str:
+    """Return an error as text, with its type where the text is not made for a user."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Tracker) -> str:

@@ -12,6 +12,7 @@ import tempfile
 import xml.etree.ElementTree as ET
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,8 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
-from pflsweep.report.paper import against_print, export, layout, page, published
-from pflsweep.report.paper.reproduction import Stores, reproduction
+from pflsweep.report.paper import against_print, build, export, layout, page, published
+from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
 from pflsweep.report.paper.store import CellTrials, Trials
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, place, reproduced, train
@@ -504,6 +505,22 @@ def test_a_record_of_several_versions_of_the_code_is_marked(tmp_path: Path, monk
     name = f"{mixed.meta['name']} `{mixed.meta['identity']}`"
     assert f"- {name}: its rounds were trained by 2 versions of the code" in text
     assert text.count("versions of the code") == 1
+
+
+def test_an_unexpected_error_hides_neither_the_other_pages_nor_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def text(of: Reproduction, *given: Any) -> str:
+        return page.text(of, *given) if of.layout.name == "pgfed/table1" else str(1 / 0)
+
+    monkeypatch.setitem(build.TEXTS, "table", text)
+    small_store(tmp_path / "runs")
+    with pytest.raises(ZeroDivisionError):
+        build.build(["pgfed/table3", "pgfed/table1"], tmp_path / "runs", tmp_path / "out", None)
+    assert "pgfed/table3: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    index = (tmp_path / "out/index.md").read_text()
+    assert "| pgfed/table3 | | | | | | | | | **error**: ZeroDivisionError: division by zero |" in index
+    assert "[pgfed/table1](pgfed/table1/README.md) | paper | small | 5 of 84" in index
 
 
 @pytest.mark.slow
