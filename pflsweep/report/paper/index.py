@@ -1,5 +1,7 @@
 """The index of all reports in a folder, made from what each has left in its report.json: a picture and a table."""
 
+import posixpath
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ PARTS = {  # of the cells of a table, and their colours
 }
 
 
+# A link of markdown that names neither a server nor a whole path
+RELATIVE = re.compile(r"(?<!\\)\]\((?![A-Za-z][A-Za-z0-9+.-]*:|/)([^)#\s]*)")
+
+
 def discussion(folder: Path) -> str:
     """Return what a person has written for the page in a folder; "" if nobody has."""
     file = folder / DISCUSSION
@@ -31,15 +37,26 @@ def discussion(folder: Path) -> str:
 
 
 def state(of: Reproduction, why: str) -> dict[str, Any]:
-    """Return what the index says of a report, and which trials it is made of. why: as `verdict.lines` has it."""
+    """Return what the index says of a report, and which trials it is made of. why: a person's words, which may have
+    links from the report's folder.
+    """
     return {
         "title": of.layout.title,
         "scale": of.scale,
         "readings": {reading: _agreement(each, of.verdicts[reading]) for reading, each in of.readings.items()},
-        "why": verdict.explanation(of, why) if of.layout.in_print else "",
+        "why": from_index(verdict.explanation(of, why), of.layout.name) if of.layout.in_print else "",
         "effects": [_effect(effect) for effect in of.effects if effect.shifts],
         "trials": sorted(trial.identity for trial in of.trials),
     }
+
+
+def from_index(markdown: str, name: str) -> str:
+    """Return markdown of a report's folder with its relative links as they lead there from the index."""
+
+    def moved(link: re.Match[str]) -> str:
+        return f"]({posixpath.normpath(posixpath.join(name, link[1] or 'README.md'))}"
+
+    return RELATIVE.sub(moved, markdown)
 
 
 def _agreement(of: Comparison, verdict: Verdict) -> dict[str, Any]:

@@ -69,6 +69,20 @@ def test_the_index_says_why_tables_differ_and_what_single_changes_explain(tmp_pa
     assert text.count("## Why") == text.count("## What single") == 1
 
 
+@pytest.mark.parametrize(
+    ("link", "moved"),
+    [
+        ("../table1/README.md#order", "pgfed/table1/README.md#order"),
+        ("#order", "pgfed/table3/README.md#order"),
+        ("curves.png", "pgfed/table3/curves.png"),
+        ("../../../docs/sweeps.md", "../docs/sweeps.md"),
+        ("https://example.org/a", "https://example.org/a"),
+    ],
+)
+def test_the_index_leads_where_a_reason_does(link: str, moved: str) -> None:
+    assert index.from_index(f"as in [it]({link}), (so)", "pgfed/table3") == f"as in [it]({moved}), (so)"
+
+
 def test_a_table_leaves_its_reason_and_its_measured_changes_for_the_index() -> None:
     root = Path(__file__).parents[3] / "reports"
     trials = Trials(root / "runs")
