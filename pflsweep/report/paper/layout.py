@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.report.paper import published
 from pflsweep.report.paper.claims import KEYS, Statistic
-from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, require_allowed
+from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, matches, require_allowed
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
 from pflsweep.util.errors import UserError, nearest, one_line, require_one_of
@@ -96,7 +96,7 @@ class Layout(NamedTuple):
         for column in self.columns:
             same = (column.dataset, column.model, column.variant) == (line.dataset, line.model, line.variant)
             metric = column.metric == line.metric or line.metric not in known
-            if line.metric in self.metrics and same and metric and fnmatchcase(line.setting, column.setting):
+            if line.metric in self.metrics and same and metric and matches(line.setting, column.setting):
                 return column
         return None
 
@@ -110,7 +110,8 @@ class Layout(NamedTuple):
         if metric is not None and metric.setting:
             return metric.setting
         place = f"{line.dataset}/{line.setting}" if line.setting else line.dataset
-        found = (to for like, to in self.settings.items() if fnmatchcase(f"{place}/{line.model}", like))
+        name = f"{place}/{line.model}"
+        found = (to for like, to in self.settings.items() if name == like or fnmatchcase(name, like))
         return next(found, place)
 
 

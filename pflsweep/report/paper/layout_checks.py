@@ -1,5 +1,6 @@
 """Check a layout: its values, and that its rows, columns and metrics are those of its tables and sweeps."""
 
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,11 @@ from pflsweep.util.errors import UserError, nearest, require_one_of
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.layout import Layout
+
+
+def matches(setting: str, like: str) -> bool:
+    """Return whether a setting is a column's, in which `*` stands for any text and every other sign for itself."""
+    return fnmatchcase(setting, re.sub(r"[\[?]", r"[\g<0>]", like))
 
 
 def check_cells(of: "Layout", cells: set[tuple[str, str]]) -> None:
@@ -97,7 +103,7 @@ def _why_no_column(of: "Layout", line: Printed) -> str:
     """Return what no column has that a printed number has, with the nearest that there is."""
     for key in ("dataset", "model", "setting"):
         own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in of.columns))
-        if not any(fnmatchcase(own, like) for like in known):
+        if not any(matches(own, like) for like in known):
             return f"no {key} is '{own}'.{nearest(own, known)} There are: {', '.join(map(repr, known))}."
     return (
         f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "

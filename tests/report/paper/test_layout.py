@@ -319,6 +319,13 @@ def _with_sweep(own: Path, folder: Path, text: str) -> None:
     (folder / "sweeps/mine/table1.yaml").write_text(SWEEP)
 
 
+def test_brackets_of_a_setting_are_no_pattern(own: Path) -> None:
+    own.write_text(OWN_TABLE.replace("digits/here", "'digits/here[1,2]?'"))
+    of = layout.read("mine/table1")
+    (column,) = of.columns
+    assert {of.column_of(line) for line in of.printed} == {column}
+
+
 CLAIMS = """\
 claims:
 - id: mine-1
