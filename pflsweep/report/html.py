@@ -1,11 +1,12 @@
 """A report's markdown as one HTML file with its pictures inside, for a browser, a site, and MLflow."""
 
 import base64
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pflsweep.report import template
@@ -16,11 +17,27 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 MARKS = re.compile(r"(<br>|</?(?:sub|u|details|summary)>)")
 
 
-def page(text: str, folder: Path, nav: Mapping[str, str] | None = None) -> str:
+class SitePage(NamedTuple):
+    """A page of a site."""
+
+    file: str  # where its markdown lies in the reports
+    pages: Collection[str]  # where those of all pages of the site lie
+    nav: Mapping[str, str]  # the addresses of the main pages by name
+
+    def address(self, link: str) -> str | None:
+        """Return a link of the page as the site has it; None if it leads to no page of the site."""
+        path, mark, anchor = link.partition("#")
+        if not path or re.match("[A-Za-z][A-Za-z0-9+.-]*:", path):
+            return link
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(self.file), unquote(path)))
+        return f"{address(path)}{mark}{anchor}" if there in self.pages else None
+
+
+def page(text: str, folder: Path, site: SitePage | None = None) -> str:
     """Return markdown as a page. folder: where the pictures are that the text names.
 
-    nav: of a page of a site, the addresses of its main pages by name. Links to other pages' markdown then lead to their
-    HTML, and a click on a head sorts a table.
+    site: where it is a page of one. Links to other pages' markdown then lead to their HTML, those to what the site does
+    not have are text, and a click on a head sorts a table.
     """
     from markdown_it import MarkdownIt
 
@@ -33,18 +50,32 @@ def page(text: str, folder: Path, nav: Mapping[str, str] | None = None) -> str:
         for child in part.children or []:
             if child.type == "image":
                 child.attrSet("src", _inside(folder, str(child.attrGet("src"))))
-            if child.type == "link_open" and nav is not None:
-                child.attrSet("href", address(str(child.attrGet("href"))))
+        if site is not None and part.children:
+            part.children = _linked(part.children, site)
     body = reader.renderer.render(parts, reader.options, {})
     linked = any(child.type == "link_open" for part in parts for child in part.children or [])
-    return template.render("page.html", title=title, body=body, linked=linked and nav is None, nav=nav or {})
+    return template.render(
+        "page.html", title=title, body=body, linked=linked and site is None, nav=site.nav if site else {}
+    )
 
 
-def address(link: str) -> str:
-    """Return a link of a report as a site has it: that to a page's markdown leads to its HTML."""
-    if "://" in link or not link.endswith(".md"):
-        return link
-    return f"{link.removesuffix('README.md')}index.html" if link.endswith("README.md") else f"{link[:-3]}.html"
+def address(file: str) -> str:
+    """Return where a site has the page of a report's markdown."""
+    return f"{file.removesuffix('README.md')}index.html" if file.endswith("README.md") else f"{file[:-3]}.html"
+
+
+def _linked(children: list[Any], site: SitePage) -> list[Any]:
+    """Return the pieces of a line with links as a site has them. Of one that leads to no page of it the text stays."""
+    kept, dead = [], False
+    for child in children:
+        if child.type == "link_open":
+            to = site.address(str(child.attrGet("href")))
+            dead = to is None
+            child.attrSet("href", to or "")
+        # No link is inside another
+        if not (dead and child.type in ("link_open", "link_close")):
+            kept.append(child)
+    return kept
 
 
 def _marks(_reader: Any, tokens: Sequence[Any], at: int, *_: Any) -> str:

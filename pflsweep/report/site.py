@@ -38,12 +38,13 @@ def write(reports: Path, out: Path) -> Path:
             "report`."
         ) from error
     with files.writing(out, "--out DIR"):
+        pages = {file for file, _, _ in texts}
         for file, text, folder in texts:
             up = "../" * file.count("/")
             nav = {name: f"{up}{address}" for name, address in main.items()}
             place = out / html.address(file)
             place.parent.mkdir(parents=True, exist_ok=True)
-            files.write_text(place, html.page(text, folder, nav))
+            files.write_text(place, html.page(text, folder, html.SitePage(file, pages, nav)))
     return out / "index.html"
 
 

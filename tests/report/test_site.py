@@ -90,6 +90,19 @@ def test_a_click_on_a_head_sorts_the_leaderboard(site: Path, tmp_path: Path) -> 
         assert page.ask(column.format(1)) == ["Ditto", "FedAvg", "FedProx", "Local"]
 
 
+@pytest.mark.parametrize("cells", [["+2.00", "+10.00", "-"], ["paper2: 8.5", "paper2: 100.0", "paper2: missing"]])
+def test_numbers_with_a_sign_or_a_reading_are_sorted_by_size(tmp_path: Path, cells: list[str]) -> None:
+    rows = "\n".join(f"| {cell} |" for cell in reversed(cells))
+    file = tmp_path / "index.html"
+    file.write_text(
+        html.page(f"# A\n\n| gain |\n|-|\n{rows}\n", tmp_path, html.SitePage("index.md", ["index.md"], {"A": "."}))
+    )
+    with browser(tmp_path / "profile") as page:
+        page.open(file.as_uri(), "document.readyState === 'complete'")
+        page.ask("document.querySelector('thead th').click()")
+        assert page.ask("[...document.querySelectorAll('tbody td')].map(cell => cell.innerText)") == cells
+
+
 def test_a_site_of_no_reports_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"There are no reports in 'reports'\. Make one first \(`pflsweep report pgfed"):
@@ -108,14 +121,22 @@ def test_a_site_that_cannot_be_written_says_so(site: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("link", "address"),
     [
-        ("fedpg/table1/README.md", "fedpg/table1/index.html"),
-        ("../methods.md", "../methods.html"),
+        ("../table1/README.md", "../table1/index.html"),
+        ("../table1/README.md#order", "../table1/index.html#order"),
+        ("#order", "#order"),
+        ("../../methods.md", "../../methods.html"),
         ("http://127.0.0.1:5000/README.md", "http://127.0.0.1:5000/README.md"),
-        ("curves.png", "curves.png"),
+        ("../../../docs/sweeps.md#readings", None),
+        ("../table2/README.md", None),
+        ("table.csv", None),
     ],
 )
-def test_an_address_in_a_site(link: str, address: str) -> None:
-    assert html.address(link) == address
+def test_an_address_in_a_site(link: str, address: str | None, tmp_path: Path) -> None:
+    of = html.SitePage("fedpg/table3/README.md", ["fedpg/table1/README.md", "methods.md"], {})
+    assert of.address(link) == address
+    shown = html.page(f"see [*it*]({link}), and [all](../../methods.md)", tmp_path, of)
+    it = "<em>it</em>" if address is None else f'<a href="{address}"><em>it</em></a>'
+    assert f'<p>see {it}, and <a href="../../methods.html">all</a></p>' in shown
 
 
 @pytest.mark.parametrize(
