@@ -40,7 +40,9 @@ def _comment(text: str) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    row = " & ".join(cells) + r" \\"
+    # After \\ or a rule LaTeX would read a bracket as its argument, and a star as its variant
+    return "{}" + row if row.lstrip().startswith(("[", "*")) else row
 
 
 def _groups(heads: Iterable[str]) -> list[str]:
