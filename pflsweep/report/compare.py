@@ -24,8 +24,15 @@ from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import Record
 from pflsweep.records.select import comparable
 from pflsweep.report import naming
-from pflsweep.report.figures import Curve
-from pflsweep.report.quantities import Summary, by_round, client_accuracy, mean_curve, newcomers_accuracy, summary
+from pflsweep.report.quantities import (
+    Curve,
+    Summary,
+    by_round,
+    client_accuracy,
+    mean_curve,
+    newcomers_accuracy,
+    summary,
+)
 from pflsweep.report.stats import Interval, interval, over_seeds
 from pflsweep.util.errors import UserError, nearest
 
@@ -96,10 +103,10 @@ class Row:
         return mean_curve(self.label, curves, _interval) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
-        """Per-client differences to the baseline, one array for each seed that both have."""
+        """Return per-client differences to the baseline, one array for each seed in which both have scored a client."""
         common = [seed for seed in self.accuracies if seed in baseline.accuracies]
-        pairs = [(self.accuracies[seed], baseline.accuracies[seed]) for seed in common]
-        return [(ours - theirs).dropna().to_numpy(dtype=float) for ours, theirs in pairs]
+        pairs = [(self.accuracies[seed] - baseline.accuracies[seed]).dropna() for seed in common]
+        return [differences.to_numpy(dtype=float) for differences in pairs if len(differences)]
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def as_latex(settings: Sequence[Setting], baseline: str | None) -> str:
 def _caption(settings: Sequence[Setting], bases: Sequence[Row | None]) -> list[str]:
     """Return what a reader of the table has to know, ready for a caption."""
     rows = [row for setting in settings for row in setting.rows]
-    counts = sorted({len(row.records) for row in rows})
+    counts = sorted({len(row.records) for row in rows}) or [0]
     seeds = "one seed" if counts == [1] else f"{' to '.join(map(str, (counts[0], counts[-1])[: len(counts)]))} seeds"
     uneven = ", ".join(f"{row.label} {len(row.records)}" for row in rows) if len(counts) > 1 else ""
     judged = " or ".join(dict.fromkeys(scored_on(record.config) for row in rows for record in row.records))

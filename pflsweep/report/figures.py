@@ -1,12 +1,13 @@
 """The pictures: accuracy by round, gains of clients, who holds which labels, the matrices a method learns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pflsweep.report import lines, style
+from pflsweep.report.quantities import Curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 WIDTH = 7.2  # inches of a figure of lines or strips
 LONGEST = 2.4  # of a line of a method's name beside them
-
-
-class Curve(NamedTuple):
-    """Accuracy in [0, 1] by round; low and high are the band, equal to the mean where there is none."""
-
-    label: str
-    rounds: Array
-    mean: Array
-    low: Array
-    high: Array
 
 
 def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str = "round") -> "Figure":

@@ -8,11 +8,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.records.record import VIEWS, Record
-from pflsweep.report.figures import Curve
 from pflsweep.util.timing import rate
 
 # Words for the rows that a score is of, by what follows the view in a column's name
 TARGETS = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on validation data"}
+
+
+class Curve(NamedTuple):
+    """Accuracy in [0, 1] by round; low and high are the band, equal to the mean where there is none."""
+
+    label: str
+    rounds: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
 
 
 class HasRounds(Protocol):

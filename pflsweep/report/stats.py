@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 RESAMPLES = 10_000
 BLOCK = 1 << 24  # numbers that are drawn at once: all resamples of up to 1,677 clients
 # With two seeds t(1) is 12.7: the interval of two accuracies 25 points apart would be 317 points wide
@@ -57,16 +57,20 @@ def standard_error(std: float, n: int, other_std: float, other_n: int) -> float:
 
 
 def over_clients(values: ArrayLike) -> Interval:
-    """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
-    x = _finite(values)
+    """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are. Without
+    a number all three are NaN.
+    """
+    x, kind = _without_nan(values), f"{CONFIDENCE:.0%} CI over clients"
+    if not len(x):
+        return Interval(math.nan, math.nan, math.nan, kind)
     draws, means = np.random.default_rng(0), np.empty(RESAMPLES)
     # Some resamples at a time where there are many clients, since all together take 160 kB a client
     rows = max(1, BLOCK // len(x))
     for start in range(0, RESAMPLES, rows):
         part = means[start : start + rows]
         part[:] = x[draws.integers(len(x), size=(len(part), len(x)))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(x.mean()), float(low), float(high), f"{LEVEL:.0%} CI over clients")
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(x.mean()), float(low), float(high), kind)
 
 
 def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Interval:
@@ -75,21 +79,22 @@ def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Inte
     """
     from scipy.special import stdtrit  # scipy.stats would cost a second to import
 
-    x = _finite(values)
+    x = _without_nan(values)
     mean, std = mean_std(x.tolist())
     if len(x) < FEW:
         return Interval(mean, float(x.min()), float(x.max()), f"range of {len(x)} seeds")
-    half = float(stdtrit(len(x) - 1, (1 + LEVEL) / 2)) * std / len(x) ** 0.5
-    return Interval(mean, max(mean - half, least), min(mean + half, most), f"{LEVEL:.0%} CI over {len(x)} seeds")
+    half = float(stdtrit(len(x) - 1, (1 + CONFIDENCE) / 2)) * std / len(x) ** 0.5
+    return Interval(mean, max(mean - half, least), min(mean + half, most), f"{CONFIDENCE:.0%} CI over {len(x)} seeds")
 
 
 def interval(by_seed: list[NDArray[np.float64]], least: float = 0.0, most: float = 1.0) -> Interval:
-    """Return the interval of a mean of per-client values, one array per seed: over seeds where there are several, else
-    over clients. least, most: as for `over_seeds`.
+    """Return the interval of a mean of per-client values, one array per seed: over seeds where several have a number,
+    else over clients. least, most: as for `over_seeds`.
     """
-    if len(by_seed) > 1:
-        return over_seeds([_finite(values).mean() for values in by_seed], least, most)
-    return over_clients(by_seed[0])
+    known = [x for values in by_seed if len(x := _without_nan(values))]
+    if len(known) > 1:
+        return over_seeds([x.mean() for x in known], least, most)
+    return over_clients(known[0] if known else [])
 
 
 def gain(by_seed: list[NDArray[np.float64]]) -> Interval:
@@ -97,6 +102,7 @@ def gain(by_seed: list[NDArray[np.float64]]) -> Interval:
     return interval(by_seed, -1.0, 1.0)
 
 
-def _finite(values: ArrayLike) -> NDArray[np.float64]:
+def _without_nan(values: ArrayLike) -> NDArray[np.float64]:
+    """Return the values without NaN, as an array. Infinite ones stay."""
     x = np.asarray(values, dtype=np.float64)
     return x[~np.isnan(x)]

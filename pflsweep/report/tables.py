@@ -216,7 +216,8 @@ def _gain(row: Row, baseline: Row | None) -> Interval | str:
     if baseline is None or row is baseline:
         return NONE
     pairs = row.gains(baseline)
-    return gain(pairs) if pairs else "no seed in common"
+    seeds = row.accuracies.keys() & baseline.accuracies.keys()
+    return gain(pairs) if pairs else "no client in common" if seeds else "no seed in common"
 
 
 def _signed(ci: Interval, named: bool) -> str:

@@ -45,6 +45,18 @@ def test_gains_pair_only_common_seeds(tmp_path):
     assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg"] == "no seed in common"
 
 
+def test_rows_that_have_scored_no_client_in_common_have_no_gain(tmp_path):
+    runs = [finished(tmp_path, "fedavg", [4, 6]), finished(tmp_path, "pgfed", [4, 6])]
+    for record, client in zip(runs, (0, 1), strict=True):
+        file = record.folder / "clients.parquet"
+        table = pd.read_parquet(file)
+        table.loc[table["client"] == client, ["n", "correct"]] = 0
+        table.to_parquet(file)
+    (setting,) = settings([Record(record.folder) for record in runs])
+    assert setting.rows[1].gains(setting.rows[0]) == []
+    assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg"] == "no client in common"
+
+
 def test_a_client_that_one_of_two_methods_has_not_scored_has_no_gain(tmp_path):
     ours, theirs = (Row(name, [finished(tmp_path, name, n)]) for name, n in (("pgfed", [4, 6, 8]), ("fedavg", [2, 4])))
     assert np.allclose(ours.gains(theirs), [[0.2, 0.2]])

@@ -11,7 +11,7 @@ from pflsweep.commands.report import main
 from pflsweep.records.record import Record
 from pflsweep.report import export
 from pflsweep.report.compare import settings
-from pflsweep.report.latex import escaped
+from pflsweep.report.latex import escaped, tabular
 from tests.report.records import finished
 
 
@@ -81,11 +81,22 @@ def test_latex_has_two_columns_for_each_setting(tmp_path: Path, runs: list[Recor
     assert "Seeds of each row: local 2, fedavg 2, pgfed 2, fedavg 1." in text
 
 
+def test_of_no_run_there_is_a_table_without_rows() -> None:
+    assert "; 0 seeds; " in export.as_latex([], None)
+    assert export.as_csv([], None).strip() in ("", '""')
+
+
 def test_the_command_writes_both(tmp_path: Path, runs: list[Record], capsys: pytest.CaptureFixture) -> None:
     assert main(["runs", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "runs.csv and runs.tex" in capsys.readouterr().out
     assert len(pd.read_csv(tmp_path / "out/runs.csv")) == 3
     assert (tmp_path / "out/runs.tex").read_text().startswith("% Caption: ")
+
+
+def test_a_label_is_no_argument_of_the_row_above() -> None:
+    text = tabular([], [""], ["[a]", "b"], [("[1] mine", ["1"]), ("* yours", ["2"]), ("ours [2]", ["3"])])
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert [row.partition(" & ")[0] for row in rows] == ["{}[a]", "{}[1] mine", "{}* yours", "ours [2]"]
 
 
 def test_text_is_escaped_as_latex() -> None:

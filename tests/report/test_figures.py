@@ -13,15 +13,16 @@ from matplotlib.transforms import Bbox
 from PIL import Image
 
 from pflsweep.report import figures, lines, style
+from pflsweep.report.quantities import Curve
 
 BAND = "band: 95% CI over seeds"
 LONG = "Personal models, digits, dirichlet, mlp, validation=0.1, hidden=[200, 200], alpha=0.3, least=40, lr=0.05"
 TUNED = [f"fedala (train.lr={lr}, share={share}, layers=1)" for lr in (0.1, 0.0001) for share in (0.05, 1.0)]
 
 
-def curve(label: str, mean: list[float], half: float = 0.0) -> figures.Curve:
+def curve(label: str, mean: list[float], half: float = 0.0) -> Curve:
     values = np.array(mean)
-    return figures.Curve(label, np.arange(1.0, len(mean) + 1), values, values - half, values + half)
+    return Curve(label, np.arange(1.0, len(mean) + 1), values, values - half, values + half)
 
 
 def test_a_title_breaks_between_words_but_not_before_a_number() -> None:

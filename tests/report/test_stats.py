@@ -56,6 +56,15 @@ def test_no_interval_leaves_what_is_possible():
     assert gain([worse, better])[1:3] == (pytest.approx(-0.7), pytest.approx(0.2))
 
 
+def test_without_a_number_there_is_no_interval():
+    none = np.array([np.nan, np.nan])
+    for by_seed in ([none], [none, none[:0]]):
+        found = gain(by_seed)
+        assert np.isnan(found[:3]).all()
+        assert found.kind == "95% CI over clients"
+    assert interval([none, np.array([0.2, 0.4])]) == interval([np.array([0.2, 0.4])])
+
+
 def test_clients_without_test_data_do_not_count():
     assert over_clients([0.5, np.nan, 0.7]).mean == pytest.approx(0.6)
     assert interval([np.array([0.5, np.nan, 0.7]), np.array([0.8, 0.8, 0.8])]).mean == pytest.approx(0.7)

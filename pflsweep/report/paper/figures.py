@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflsweep.report import figures, lines, style
-from pflsweep.report.figures import Curve
 from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, study_figures, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
@@ -17,7 +16,7 @@ from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.store import FinishedTrial
-from pflsweep.report.quantities import by_round, mean_curve, newcomers_accuracy
+from pflsweep.report.quantities import Curve, by_round, mean_curve, newcomers_accuracy
 from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
 from pflsweep.util.errors import UserError

@@ -26,8 +26,8 @@ class Value(NamedTuple):
 
 
 def accuracy(trial: FinishedTrial, options: dict[str, Any], view: str) -> Values:
-    """Return accuracy by client, in the last evaluated round (round: best). view: whose models. `target`: on whose test
-    data.
+    """Return accuracy by client, in the last evaluated round, or under `round: best` in the one in which the personal
+    models are best, whatever the view. view: whose models. `target`: on whose test data.
     """
     clients = trial.clients_best if options.get("round") == "best" else trial.clients
     target, group = options.get("target", "own"), options.get("group")
