@@ -5,7 +5,7 @@ its text becomes neither HTML nor a link nor a row of a table.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # brackets make a link, or begin the definition of one, with what follows `]`; `_` is emphasis at a word's end alone
 SPECIAL = re.compile(r"[\\`*~|]|\](?=[(\[:])|^\[(?=.*\]$)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^#")
@@ -32,9 +32,11 @@ def cell(markdown: object) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", str(markdown).replace("\n", " "))
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]], align: str = "--:") -> str:
-    """Return a pipe table of cells that are markdown: the first column left, the others by `align`, which is right."""
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]], align: str | Sequence[str] = "--:") -> str:
+    """Return a pipe table of cells that are markdown: the first column left, the others by `align`, which is right. It
+    is one for all of them, or one each.
+    """
     columns = list(columns)
-    rule = [":--", *[align] * (len(columns) - 1)]
+    rule = [":--", *([align] * (len(columns) - 1) if isinstance(align, str) else align)]
     lines = [columns, rule, *([cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-LEVEL = 0.05  # of both tests
+SIGNIFICANCE = 0.05  # of both tests
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Ranking:
     @property
     def differ(self) -> bool:
         """Return whether Friedman's test finds that not all methods are equal, without which no pair is compared."""
-        return self.friedman[1] < LEVEL
+        return self.friedman[1] < SIGNIFICANCE
 
     @cached_property
     def critical_difference(self) -> float:
@@ -86,5 +86,5 @@ def critical_difference(methods: int, columns: int) -> float:
     """
     from scipy.stats import studentized_range
 
-    q = float(studentized_range.isf(LEVEL, methods, np.inf)) / math.sqrt(2)
+    q = float(studentized_range.isf(SIGNIFICANCE, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * columns))

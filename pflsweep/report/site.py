@@ -15,6 +15,7 @@ from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
 HEADS = ("table", "reading", "row", "where", "metric", "unit", "ours", "published")
+ALIGN = [":--"] * 5 + ["--:"] * 2  # of all but the first: text left, numbers right
 
 
 def write(reports: Path, out: Path) -> Path:
@@ -79,4 +80,4 @@ def _results(reports: Path, names: Iterable[str], every: list[methods.Option]) -
                     where = f"{line['dataset']}/{line['setting']}"
                     cells = (line["reading"], line["method_label"], where, line["metric"], line["unit"], ours, printed)
                     rows[page].append([link, *map(inline, cells)])
-    return {page: table(HEADS, found) for page, found in rows.items()}
+    return {page: table(HEADS, found, ALIGN) for page, found in rows.items()}

@@ -63,6 +63,9 @@ def test_a_methods_page_has_its_numbers_and_links_to_their_tables(site: Path) ->
     where = ["mnist/clients15", "acc", "percent", "87.5"]
     row = ["fedfomo/table1", "paper", "Ours (5 clients downloaded)", *where, "99.62 ± 2.91"]
     assert numbers(site, "fedfomo", "fedfomo/table1") == [row]
+    heads = re.findall("<th(.*?)>(.*?)</th>", (site / "methods/fedfomo.html").read_text().partition("Its numbers")[2])
+    right = [head for style, head in heads if "right" in style]
+    assert right == ["ours", "published"]
     assert len(numbers(site, "ditto", "benchmark")) == 6
     assert "Its numbers" not in (site / "methods/apple.html").read_text()
 

@@ -113,6 +113,7 @@ def write(out: Path, errors: dict[str, str]) -> Path:
     text = template.render(
         "index.md",
         near=NEAR,
+        words=verdict.WORDS,
         made=made,
         picture=shown,
         errors=errors,

@@ -7,7 +7,7 @@ from pflsweep.report import figures, lines, style
 from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard
-from pflsweep.report.ranks import LEVEL
+from pflsweep.report.ranks import SIGNIFICANCE
 from pflsweep.report.style import Picture
 
 ROW = 0.2  # inches of a method
@@ -26,7 +26,8 @@ def ranks(of: Comparison) -> Iterator[Picture]:
     places = range(len(rows))
     with style.figure(figures.WIDTH, 1.7 + ROW * len(rows)) as (made, axes):
         first = board.mean_rank(rows[0])
-        if not math.isnan(gap):
+        # Where Friedman's test finds no difference, no pair is compared
+        if board.ranking.differ:
             axes.axvspan(first, first + gap, color=style.PALETTE[0], alpha=0.08, linewidth=0, gid="critical difference")
         for place, row in enumerate(rows):
             colour, own = (
@@ -37,21 +38,26 @@ def ranks(of: Comparison) -> Iterator[Picture]:
             axes.plot(own, [place] * len(own), "|", color=colour, markersize=6, alpha=0.8)
             mean = board.mean_rank(row)
             axes.plot(mean, place, "o", color=colour, markersize=5, gid=f"rank {board.label(row)}")
-        said = f"critical difference at {LEVEL:g}: {gap:.1f} ranks" if not math.isnan(gap) else "too little to test"
+        said = "Friedman's test does not find that they differ" if not math.isnan(gap) else "too little to test"
+        band = ""
+        if board.ranking.differ:
+            said = f"critical difference at {SIGNIFICANCE:g}: {gap:.1f} ranks"
+            band = "; band: Nemenyi does not tell it from the best"
         names = [f"{board.ordered.index(row) + 1}. {board.label(row)}  {board.mean_rank(row):.1f}" for row in rows]
         axes.set_yticks(places, names, fontsize=8.5)
         for row, name in zip(rows, axes.get_yticklabels(), strict=True):
             name.set_color("#777777" if row in worse else "#000000")
         axes.set(
             title=f"Mean rank over {len(board.columns)} columns, {len(rows)} of {len(board.rows)} methods\n{said}",
-            xlabel="rank (1 is best); dot: mean, ticks: each column; band: Nemenyi does not tell it from the best",
+            xlabel=f"rank (1 is best); dot: mean, ticks: each column{band}",
             xlim=(0, len(board.rows) + 1),
             ylim=(len(rows) - 0.4, -0.6),
         )
         axes.xaxis.label.set_size(8.5)
         axes.xaxis.set_major_locator(figures.integer_ticks())
         axes.grid(False, axis="y")
-    yield Picture("ranks", "mean ranks of the best methods and of the references, and the critical difference", made)
+    also = ", and the critical difference" if board.ranking.differ else ""
+    yield Picture("ranks", f"mean ranks of the best methods and of the references{also}", made)
 
 
 def _shown(of: Comparison, ordered: list[int]) -> list[int]:

@@ -13,7 +13,7 @@ from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.leaderboard import Leaderboard, images
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction
-from pflsweep.report.ranks import LEVEL
+from pflsweep.report.ranks import SIGNIFICANCE
 
 MORE = 1.5  # times the images of the median method: so many have to be said beside a win
 NAMED = 12  # methods of a list in the verdict; the table has all
@@ -28,7 +28,7 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
         "leaderboard.md",
         layout=of.layout,
         scale=of.scale,
-        level=LEVEL,
+        level=SIGNIFICANCE,
         verdict=_verdict(board) if board.rows else None,
         heads=[title(of.layout.columns[at]) for at in board.columns],
         rows=[_row(board, place, row) for place, row in enumerate(board.ordered, start=1)],

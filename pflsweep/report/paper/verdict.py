@@ -105,7 +105,9 @@ def explanation(of: Reproduction, why: str) -> str:
         parts.append(f"one change alone to what the authors' code does explains {gaps}")
     if not any(parts[1:]) and apart:
         differing = len({line for table in of.readings.values() for line in deviations.lines(table)})
-        respects = f"our runs differ from the paper's in {differing} respects, listed below"
+        respects = (
+            f"our runs differ from the paper's in {differing} respect{'s' if differing > 1 else ''}, listed below"
+        )
         parts = [parts[0] or "not known yet", respects]
     if of.lost:
         parts.append(f"one change alone loses {_count(of.lost, 'agreeing cell')} ({', '.join(of.lost)})")

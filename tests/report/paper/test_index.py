@@ -42,6 +42,7 @@ def test_the_index_has_a_bar_and_a_line_for_each_reading_and_names_what_is_not_m
     rows = [line for line in text.splitlines() if line.startswith("| [")]
     assert [row.split(" | ")[1] for row in rows] == ["paper", "code", "paper"]
     assert "| pgfed/table2 | | | | | | | | | **error**: a &lt;broken&gt; table |" in text
+    assert " | claims: hold / hold in part / do not hold / are open | what |" in text
     assert "pgfed/table3" in text.partition("Without a page so far")[2]
     assert text.index("(index.png)") < text.index("| report |")
     assert {"index.png", "index.svg"} <= {file.name for file in tmp_path.iterdir()}

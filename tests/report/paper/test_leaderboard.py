@@ -135,6 +135,11 @@ def test_a_win_with_many_more_images_is_said(tmp_path: Path, monkeypatch: pytest
     text = PAGE.read_text()
     assert "in multiples of that: FedRep 4.0." in text
     assert "| digits, Dir(0.1) | 3 | 0 | 300 (fedavg) to 1,200 (fedrep) |" in text
+    for place in (DIR01, DIR03):
+        sweep.add(place, "ditto", {0: [5, 5]})
+    sweep.write()
+    main(["benchmark"])
+    assert "\n- **Cost:** These train on many more images" in PAGE.read_text(), "of the two that are best"
 
 
 def test_two_columns_are_too_few_to_tell_anybody_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +152,9 @@ def test_two_columns_are_too_few_to_tell_anybody_apart(tmp_path: Path, monkeypat
     main(["benchmark"])
     assert "Friedman's test does not find that the methods differ (χ² = 4.0, p 0.135)" in PAGE.read_text()
     assert "nobody can be told apart from the best**. The 2 columns are partitions of one dataset." in PAGE.read_text()
+    drawn = (PAGE.parent / "ranks.svg").read_text()
+    assert 'id="critical difference"' not in drawn
+    assert "band" not in drawn
 
 
 def test_columns_of_as_many_datasets_are_not_said_to_be_dependent(
