@@ -471,6 +471,10 @@ def test_text_of_a_record_is_markup_on_no_page_of_a_paper() -> None:
         for record in sweep.add(setting, method, {0: [1, 2, 3, 4], 1: [2, 3, 4, 5]}, algorithm__tag=BAD):
             meta = {"name": BAD, "commit": BAD, "version": BAD, "reconstruction": BAD}
             changed(record.folder, {**meta, "environment": {"device": BAD, "torch": BAD}}, tracking={"experiment": BAD})
+    method = BAD.partition("|")[0]  # all of it would leave no room in the pictures
+    own = {"algorithm___option_": "fedavg", "algorithm__tag": BAD, "train__epochs": 7, "train__precision": "bf16"}
+    sweep.add(setting, method, {0: [1, 2, 3, 4]}, **own)
+    sweep.group(setting, method).update(winner={"train.lr": 0.05}, failed={"1": BAD}, failed_points=[BAD])
     sweep.group(setting, "local")["failed"] = {"0": BAD}
     group = sweep.group(setting, "pgfed")
     group |= {"points": 2, "winner": {}, "winner_value": 0.5, "failed_points": [BAD]}

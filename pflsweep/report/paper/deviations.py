@@ -64,9 +64,9 @@ def _stated(of: Comparison) -> list[str]:
     unsaid: dict[str, set[str]] = defaultdict(set)
     said = _stated_settings(of.layout)
     for line, theirs, configs in _settings_stated(of):
-        where = f"{line.dataset} {line.setting}"
+        where = inline(f"{line.dataset} {line.setting}")
         for name, key in KEYS.items():
-            ours = sorted({inline(config[key]) for config in configs if key in config})
+            ours = sorted({inline(as_override(config[key])) for config in configs if key in config})
             if _number(theirs[name]) is None:
                 unsaid[name + (f" ({theirs[name]})" if theirs[name] not in ("ns", "") else "")] |= set(ours)
             elif any(_number(each) != _number(theirs[name]) for each in ours):
@@ -101,10 +101,11 @@ def _uneven(of: Comparison) -> list[str]:
         for method, group in _groups(of, setting).items():
             for key, value in with_neutral(group["config"]).items():
                 if separates_settings(key, group["space"]) and key != "train.precision":
-                    rows[key][inline(value)].append(method)
+                    rows[key][inline(as_override(value))].append(inline(method))
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))
-            found += [f"**rows of one column differ in {code(key)}** ({setting}): {said}"] if len(values) > 1 else []
+            if len(values) > 1:
+                found.append(f"**rows of one column differ in {code(key)}** ({inline(setting)}): {said}")
     return found
 
 
@@ -113,7 +114,7 @@ def fixed(of: Comparison) -> list[str]:
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for trials in of.trials_by_cell:
         if trials.group:
-            methods[trials.method][_own(trials.group)].append(trials.setting)
+            methods[inline(trials.method)][_own(trials.group)].append(inline(trials.setting))
     found = []
     for method, values in methods.items():
         said = [
@@ -142,10 +143,11 @@ def _rounded(of: Comparison) -> list[str]:
         for method, config in configs.items():
             kind = with_neutral(config)["train.precision"]
             if kind != "fp32":
-                rows[f"gradients in {inline(kind)} (`train.precision`)"].append(method)
+                rows[f"gradients in {inline(kind)} (`train.precision`)"].append(inline(method))
         for what, methods in rows.items():
-            places[what].append(setting + ("" if len(methods) == len(configs) else f" of {', '.join(methods)}"))
-    return [what if where == list(begun) else f"{what} ({'; '.join(where)})" for what, where in places.items()]
+            places[what].append(inline(setting) + ("" if len(methods) == len(configs) else f" of {', '.join(methods)}"))
+    every = list(map(inline, begun))
+    return [what if where == every else f"{what} ({'; '.join(where)})" for what, where in places.items()]
 
 
 def _settings(of: Comparison) -> list[str]:
@@ -230,4 +232,4 @@ def _reconstructed(of: Comparison) -> list[str]:
         for trial in trials.finished.values()
         if trial.meta.get("reconstruction")
     }
-    return [f"reconstructed: {method}: {inline(what)}" for method, what in found]
+    return [f"reconstructed: {inline(method)}: {inline(what)}" for method, what in found]

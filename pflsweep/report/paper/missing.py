@@ -34,7 +34,7 @@ def lines(of: Comparison) -> list[str]:
     )
     for command, columns in by_command.items():
         found.append(f"{command} fills:")
-        found += [f"  - {column}: {_rows(of, column, list(methods))}" for column, methods in columns.items()]
+        found += [f"  - {inline(f'{at}: {_rows(of, at, list(methods))}')}" for at, methods in columns.items()]
     failed = any(trials.failed for trials in of.trials_by_cell)
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
 
@@ -87,7 +87,7 @@ def _for(command: str, sweep: str, only: list[str]) -> str:
 
 def _reasons(trials: CellTrials) -> Iterator[str]:
     """Yield why seeds are without a number, where there is more to say than that nobody has trained them."""
-    what = f"{trials.method} {trials.setting}"
+    what = inline(f"{trials.method} {trials.setting}")
     points = f": {inline(trials.failed_points[0])}" if trials.failed_points else ""
     yield from (f"{what} seed {seed} failed: {inline(reason)}" for seed, reason in trials.failed.items())
     yield from (f"{what} seed {seed}: {reason}" for seed, reason in trials.open.items() if reason != UNTRAINED)

@@ -305,7 +305,8 @@ def _correlations(of: Comparison) -> Iterator[str]:
             found = {seed: weights.pearson(trial, axis) for seed, trial in cell.trials.finished.items()}
             seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
             if seeds:
-                yield f"{cell.line.metric}, {cell.trials.method} {cell.trials.setting}: {seeds}"
+                where = f"{cell.line.metric}, {cell.trials.method} {cell.trials.setting}"
+                yield f"{inline(where)}: {seeds}"
 
 
 def _by_samples(of: Comparison) -> dict[str, Any]:
@@ -366,7 +367,7 @@ def winners(of: Comparison) -> list[str]:
             if value is not None:
                 on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(of, trials)}"
                 best = f" ({100 * value:.2f}% on {on})"
-            found[trials.method][f"{trials.setting}: {chosen}{best}"] = None
+            found[inline(trials.method)][f"{inline(trials.setting)}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 
 
@@ -400,7 +401,7 @@ def origin(of: Comparison, links: Links) -> list[str]:
     if not trials:
         return lines or [code(missing.command_of(of))]
     for key, values in {
-        "commit": {str(m.get("commit")) for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
+        "commit": {str(m.get("commit") or "unknown") for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
         "pflsweep": {str(t.meta.get("version")) for t in trials},
         "device": {str(t.meta.get("environment", {}).get("device")) for t in trials},
         "torch": {str(t.meta.get("environment", {}).get("torch")) for t in trials},
@@ -409,7 +410,8 @@ def origin(of: Comparison, links: Links) -> list[str]:
         lines.append(f"{key}: {', '.join(map(inline, sorted(values)))}")
     for trial in trials:
         if (versions := code_versions(trial.record)) > 1:
-            lines.append(f"{trial.name}: its rounds were trained by {versions} versions of the code")
+            named = f"{inline(trial.meta['name'])} {code(trial.identity)}"
+            lines.append(f"{named}: its rounds were trained by {versions} versions of the code")
     own = {each.path.name: each.sweep for each in of.store.of(of.layout.sweeps)}
     tracked = [f"[{inline(own[name])}]({address})" for name, address in links.sweeps.items() if name in own]
     if tracked:
@@ -418,7 +420,7 @@ def origin(of: Comparison, links: Links) -> list[str]:
     for cell in of.trials_by_cell:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())
         if runs:
-            lines.append(f"  - {cell.method} {cell.setting}: {runs}")
+            lines.append(f"  - {inline(f'{cell.method} {cell.setting}')}: {runs}")
     return lines
 
 

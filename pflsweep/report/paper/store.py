@@ -82,6 +82,7 @@ class FinishedTrial:
 
     @property
     def name(self) -> str:
+        """How messages name the trial: not escaped, as a page needs it."""
         return f"{self.meta['name']} `{self.identity}`"
 
 

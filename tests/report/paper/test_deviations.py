@@ -32,6 +32,16 @@ def test_what_a_search_has_chosen_is_what_trials_have(tmp_path: Path) -> None:
     assert "momentum: stated 0.9, here 0.5 (cifar10 clients25)" in found
 
 
+def test_values_are_said_as_on_a_command_line(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    sweep.group(C25, "pgfed")["config"] |= {"train.momentum": None, "data.flip": True}
+    sweep.group(C25, "local")["config"] |= {"train.momentum": None, "data.flip": None}
+    sweep.write()
+    found = deviations.lines(reproduced(sweep.runs, "pgfed/table1"))
+    assert "momentum: stated 0.9, here null (cifar10 clients25)" in found
+    assert f"**rows of one column differ in `data.flip`** ({C25}): null for local; true for pgfed" in found
+
+
 def test_seeds_are_said_where_rows_have_different_ones(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=(0, 1))
     sweep.add("cifar10/clients25", "fedavg", {0: [60], 1: [62]})
