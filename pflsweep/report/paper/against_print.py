@@ -1,8 +1,8 @@
 """Draw our numbers against the published ones, one point per cell, one colour per reading: a page's first picture."""
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pflsweep.report import style
 from pflsweep.report.paper.agreement import NEAR, POINTS
@@ -10,9 +10,6 @@ from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.published import Column
 from pflsweep.report.style import Picture
-
-if TYPE_CHECKING:
-    from matplotlib.text import Text
 
 FEWEST = 3  # numbers of a unit that say more in a picture than in the table
 NAMED = 6  # points with a name: of each row the one that is furthest from the published numbers
@@ -54,11 +51,17 @@ def picture(readings: Mapping[str, Comparison]) -> Picture | None:
         return None
     with style.panels(len(by_unit), (4.6, 4.2)) as (made, all_axes):
         for axes, (unit, found) in zip(all_axes, by_unit.items(), strict=True):
-            _panel(axes, unit, found, next(iter(readings.values())))
+            _panel(axes, unit, found)
+        made.draw_without_rendering()
+        for axes, found in zip(all_axes, by_unit.values(), strict=True):
+            _name(axes, [point for points in found.values() for point in points], next(iter(readings.values())))
+        if len(by_unit) == 1:  # without the room that no name has needed; axes of several panels would move
+            ends = [name.get_window_extent().x1 / made.dpi for name in all_axes[0].texts]
+            made.set_figwidth(max(made.get_tightbbox().x1, *ends, 0) + 0.1)
     return Picture("agreement", SHOWS, made)
 
 
-def _panel(axes: Any, unit: str, readings: dict[str, list[PlottedCell]], of: Comparison) -> None:
+def _panel(axes: Any, unit: str, readings: dict[str, list[PlottedCell]]) -> None:
     every = [point for found in readings.values() for point in found]
     numbers = [number for point in every for number in (point.printed, point.ours)]
     low, high = _limits(numbers, unit)
@@ -75,9 +78,8 @@ def _panel(axes: Any, unit: str, readings: dict[str, list[PlottedCell]], of: Com
             axes.scatter(*at, **look, gid=f"against print {reading} {name}")
         axes.scatter([], [], s=30, color=colour, label=f"{reading}: {len(agree)} of {len(found)} agree (filled)")
     axes.set(xlabel=f"printed {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
-    axes.set_aspect("equal", adjustable="box")
+    axes.set_aspect("equal", adjustable="box", anchor="W")  # names have the room at the right
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
-    _name(axes, every, of, low, high - low)
 
 
 def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
@@ -87,61 +89,87 @@ def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 100.0)) if unit == ACCURACY else (low, high)
 
 
-def _name(axes: Any, every: list[PlottedCell], of: Comparison, low: float, span: float) -> None:
-    """Write beside the furthest points what they are, each row once, without overlaps. low: both axes' lower end."""
+def _name(axes: Any, every: list[PlottedCell], of: Comparison) -> None:
+    """Write beside the furthest points what they are, each row once. The figure has to be laid out: letters have a size
+    in the units of the axes only then. Names change no layout.
+    """
     furthest: dict[int, PlottedCell] = {}
     for point in sorted(every, key=lambda point: -abs(point.ours - point.printed)):
         if not point.cell.agrees:
             furthest.setdefault(point.cell.line.row, point)
-    named = list(furthest.values())[:NAMED]
     columns, groups = {point.column for point in every}, {point.column.group for point in every}
+    room = _room(axes)
+    span = axes.get_xlim()[1] - axes.get_xlim()[0]
     dots = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
-    names: list[Text] = []
-    for point in named:
+    taken: list[Box] = []
+    for point in list(furthest.values())[:NAMED]:
         head = title(point.column) if len(groups) > 1 else point.column.header
         column = head if len(columns) > 1 else ""
         text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), column]))
-        names.append(axes.text(point.printed, point.ours, text, fontsize=8, va="center", color="#444444", zorder=4))
-    # Letters have a size in the units of the axes only in a layout, and names beside the axes change the layout
-    for _ in range(2):
-        axes.figure.draw_without_rendering()
-        taken: list[Box] = []
-        for point, name in zip(named, names, strict=True):
-            size = name.get_window_extent().transformed(axes.transData.inverted()).size
-            others = [dot for other, dot in zip(every, dots, strict=True) if other is not point]
-            x, y, align = _place(point.printed, point.ours, *size, low, others, taken)
-            name.set(x=x, y=y, ha=align)
+        at = (point.printed, point.ours)
+        look = {"fontsize": 8, "ha": "center", "va": "center", "color": "#444444", "zorder": 4, "in_layout": False}
+        name = axes.text(*at, text, **look)
+        width, height = name.get_window_extent().transformed(axes.transData.inverted()).size
+        others = [dot for other, dot in zip(every, dots, strict=True) if other is not point]
+        box, leader = _place(*at, width, height, room, others, taken)
+        name.set_position(_centre(box))
+        taken.append(box)
+        if leader:
+            xs, ys = zip(*leader, strict=True)
+            axes.plot(xs, ys, color="#999999", linewidth=0.6, zorder=2, clip_on=False, in_layout=False)
+            taken += [_box(*each, 0, 0) for each in leader]
+
+
+def _room(axes: Any) -> Box:
+    """Return where names may stand, in the units of the axes: in these, and at their right up to the next ones or the
+    end of the figure. At the left and below the axes have their numbers, above is the legend.
+    """
+    starts = [axes.figure.bbox.x1, *(other.get_tightbbox().x0 for other in axes.figure.axes if other.get_visible())]
+    end = min(x for x in starts if x > axes.bbox.x1)
+    low, high = axes.get_xlim()
+    right = float(axes.transData.inverted().transform((end - 4, 0))[0])
+    return (
+        low,
+        right,
+        low,
+        high + 0.01 * (high - low),
+    )  # half the gap to the legend: a name beside a point on top has it
 
 
 def _place(
-    x: float, y: float, width: float, height: float, low: float, dots: list[Box], names: list[Box]
-) -> tuple[float, float, str]:
-    """Return where the name of a point (x, y), printed and ours, hides no other name and the fewest points, and add its
-    box to the names.
+    x: float, y: float, width: float, height: float, room: Box, dots: list[Box], taken: list[Box]
+) -> tuple[Box, Sequence[tuple[float, float]]]:
+    """Return the box of the name of a point (x, y), printed and ours, in which it hides no other name and few points,
+    and the line that leads there from its point; no line if it is beside it.
 
-    dots, names: boxes of the other points, and of the names so far. It does not end at another point, whose name it
-    would seem to be. It stands beside its point rather than higher or lower, and rather away from the line, on which
-    the points that agree lie. It does not cross the axes, which begin at `low` and have their numbers there.
+    dots: boxes of the other points. taken: those of the names and lines so far. Beside its point it does not end at
+    another one, whose name it would seem to be. It stands there rather than higher or lower, and rather away from the
+    line, on which the points that agree lie.
     """
-    out = 0.6 * height
-    sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
-    if y > x:
-        sides.reverse()
-    steps = [(at, y + step * height, align, middle) for step in (0.8, -0.8) for at, _, align, middle in sides]
-    sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
-    boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
-    hidden = [
-        (
-            min(box[0], box[2]) < low,
-            sum(_meet(box, name) for name in names),
-            sum(_meet((box[0] - out, box[1] + out, *box[2:]), _middle(dot)) for dot in dots),
-            sum(_meet(box, dot) for dot in dots),
-        )
-        for box in boxes
-    ]
-    best = hidden.index(min(hidden))
-    names.append(boxes[best])
-    return sides[best][:3]
+    out, aside = 0.6 * height, 0.6 * height + width / 2
+    sides = (-aside, aside) if y > x else (aside, -aside)
+    beside = [(dx, dy * height) for dy in (0, 0.8, -0.8) for dx in sides] + [(0, 1.1 * height), (0, -1.1 * height)]
+    further = [(dx, dy * height) for far in range(2, 12) for dy in (far, -far) for dx in (0, *sides)]
+    found = []
+    for dx, dy in [*beside, *further]:
+        box, leads = _box(x + dx, y + dy, width, height), (dx, dy) in further
+        leader = _line((x, y), box) if leads else []
+        crossed = sum(_meet(box, each) for each in taken)
+        crossed += sum(_meet(_box(*at, 0, 0), each) for at in leader for each in taken)
+        ends = sum(_meet((box[0] - out, box[1] + out, *box[2:]), _middle(dot)) for dot in dots)
+        hidden = sum(_meet(box, dot) for dot in dots)
+        outside = box[0] < room[0] or box[1] > room[1] or box[2] < room[2] or box[3] > room[3]
+        # A line costs as much as a hidden point, and more the longer it is
+        cost = hidden + (1 + abs(dy) / height / 8 if leads else 0)
+        found.append(((outside, crossed, 0 if leads else ends, cost), box, leader))
+    _, box, leader = min(found, key=lambda each: each[0])
+    return box, leader
+
+
+def _line(start: tuple[float, float], box: Box) -> list[tuple[float, float]]:
+    """Return points of the line from a point to the nearest of a box."""
+    end = (min(max(start[0], box[0]), box[1]), min(max(start[1], box[2]), box[3]))
+    return [(start[0] + k / 8 * (end[0] - start[0]), start[1] + k / 8 * (end[1] - start[1])) for k in range(9)]
 
 
 def _box(x: float, y: float, width: float, height: float) -> Box:
@@ -149,9 +177,13 @@ def _box(x: float, y: float, width: float, height: float) -> Box:
     return x - width / 2, x + width / 2, y - height / 2, y + height / 2
 
 
+def _centre(box: Box) -> tuple[float, float]:
+    return (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
+
+
 def _middle(box: Box) -> Box:
     """Return the middle of a box, as a box without width and height."""
-    return _box((box[0] + box[1]) / 2, (box[2] + box[3]) / 2, 0, 0)
+    return _box(*_centre(box), 0, 0)
 
 
 def _meet(one: Box, other: Box) -> bool:

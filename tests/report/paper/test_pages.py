@@ -321,39 +321,62 @@ def test_two_numbers_need_no_picture(made: Path, monkeypatch: pytest.MonkeyPatch
             assert (against_print.picture({"paper": of}) is not None) is drawn
 
 
-@pytest.mark.parametrize(("printed", "side"), [(70.0, "right"), (22.0, "left")])
+ROOM = (15.0, 140.0, 15.0, 100.0)
+
+
+@pytest.mark.parametrize(("printed", "side"), [(70.0, "left"), (22.0, "right")])
 def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed: float, side: str) -> None:
     """Above the line a name ends at its point, unless it would begin before the axes do, at 15."""
-    x, y, align = against_print._place(printed, 85.0, 30.0, 3.0, 15.0, [], [])
-    assert (y, align) == (85.0, side)
-    assert (x > printed) is (side == "left")
+    (left, right, bottom, top), line = against_print._place(printed, 85.0, 30.0, 3.0, ROOM, [], [])
+    assert (bottom, top) == (83.5, 86.5)
+    assert (right < printed, left > printed) == (side == "left", side == "right")
+    assert not line, "it is beside its point"
 
 
-@pytest.mark.parametrize(("height", "above"), [(88.3, False), (81.7, True), (70.0, True)])
-def test_a_name_in_the_picture_does_not_end_at_another_point(height: float, above: bool) -> None:
+@pytest.mark.parametrize("height", [88.3, 81.7, 70.0])
+def test_a_name_in_the_picture_does_not_end_at_another_point(height: float) -> None:
     """Beside its point, which is at 40, there is no room: points lie to the right, and the axis is at 15."""
     right = [against_print._box(x, y, 2, 2) for x in (50.0, 60.0) for y in (82.4, 85.0, 87.4)]
     other = against_print._box(24.0, height, 2, 2)
-    x, y, align = against_print._place(40.0, 85.0, 30.0, 3.0, 15.0, [*right, other], [])
-    assert (x, align) == (40.0, "center")
-    assert (y > 85.0) is above
+    (left, end, *heights), line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [*right, other], [])
+    seems = [
+        against_print._meet((left - 1.8, end + 1.8, *heights), against_print._middle(dot)) for dot in [*right, other]
+    ]
+    assert line or not any(seems)
 
 
-@pytest.mark.parametrize("x", [38.0, 41.0, 43.0, 60.0])
-def test_no_name_of_a_drawn_picture_crosses_the_axes(made: Path, x: float) -> None:
+def test_a_name_without_room_beside_its_point_has_a_line_that_leads_there() -> None:
+    """Names lie at both its sides, up to 10 above and below."""
+    taken = [against_print._box(x, 85.0, 40.0, 20.0) for x in (15.0, 65.0)]
+    box, line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [], taken)
+    assert not any(against_print._meet(box, each) for each in taken)
+    assert line[0] == (40.0, 85.0)
+    assert line[-1] == (40.0, box[2] if box[2] > 85.0 else box[3])
+
+
+@pytest.mark.parametrize("x", [38.0, 41.0, 43.0, 60.0, 99.0])
+def test_no_name_of_a_drawn_picture_crosses_the_axes_or_another_or_moves_them(made: Path, x: float) -> None:
     with chdir(made.parents[2]):
         of = reproduced(Path("runs"), "pgfed/table1")
         ((unit, found),) = against_print.plotted_cells(of).items()
     apart = next(point for point in found if point.cell.agrees is False)
     ends = [apart._replace(printed=at, ours=at) for at in (20.0, 100.0)]
     wide = apart.column._replace(header="GM GM GM")
+    other = apart._replace(cell=apart.cell._replace(line=apart.cell.line._replace(row=2)), printed=x + 20, ours=79.0)
+    points = [*ends, apart._replace(column=wide, printed=x, ours=79.0), other]
     with style.panels(1, (4.6, 4.2)) as (drawn, (axes,)):
-        against_print._panel(axes, unit, {"paper": [*ends, apart._replace(column=wide, printed=x, ours=79.0)]}, of)
+        against_print._panel(axes, unit, {"paper": points})
+        drawn.draw_without_rendering()
+        place = axes.get_position().bounds
+        against_print._name(axes, points, of)
     drawn.draw_without_rendering()
-    (name,) = axes.texts
-    box = name.get_window_extent()
-    assert box.x0 >= axes.bbox.x0
-    assert box.x1 <= drawn.bbox.x1
+    assert axes.get_position().bounds == pytest.approx(place, abs=1e-4)
+    boxes = [name.get_window_extent() for name in axes.texts]
+    assert len(boxes) == 2
+    assert not boxes[0].overlaps(boxes[1])
+    for box in boxes:
+        assert box.x0 >= axes.bbox.x0
+        assert box.x1 <= drawn.bbox.x1
 
 
 @pytest.mark.parametrize("name", FILES)
