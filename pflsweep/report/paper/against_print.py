@@ -57,7 +57,7 @@ def picture(readings: Mapping[str, Comparison]) -> Picture | None:
             _name(axes, [point for points in found.values() for point in points], next(iter(readings.values())))
         if len(by_unit) == 1:  # without the room that no name has needed; axes of several panels would move
             ends = [name.get_window_extent().x1 / made.dpi for name in all_axes[0].texts]
-            made.set_figwidth(max(made.get_tightbbox().x1, *ends, 0) + 0.1)
+            made.set_figwidth(max(made.get_tightbbox().x1, *ends) + 0.15)
     return Picture("agreement", SHOWS, made)
 
 
@@ -101,7 +101,8 @@ def _name(axes: Any, every: list[PlottedCell], of: Comparison) -> None:
     room = _room(axes)
     span = axes.get_xlim()[1] - axes.get_xlim()[0]
     dots = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
-    taken: list[Box] = []
+    names: list[Box] = []
+    lines: list[Box] = []
     for point in list(furthest.values())[:NAMED]:
         head = title(point.column) if len(groups) > 1 else point.column.header
         column = head if len(columns) > 1 else ""
@@ -111,13 +112,13 @@ def _name(axes: Any, every: list[PlottedCell], of: Comparison) -> None:
         name = axes.text(*at, text, **look)
         width, height = name.get_window_extent().transformed(axes.transData.inverted()).size
         others = [dot for other, dot in zip(every, dots, strict=True) if other is not point]
-        box, leader = _place(*at, width, height, room, others, taken)
+        box, leader = _place(*at, width, height, room, others, names, lines)
         name.set_position(_centre(box))
-        taken.append(box)
+        names.append(box)
         if leader:
             xs, ys = zip(*leader, strict=True)
             axes.plot(xs, ys, color="#999999", linewidth=0.6, zorder=2, clip_on=False, in_layout=False)
-            taken += [_box(*each, 0, 0) for each in leader]
+            lines += [_box(*each, 0, 0) for each in leader]
 
 
 def _room(axes: Any) -> Box:
@@ -137,14 +138,14 @@ def _room(axes: Any) -> Box:
 
 
 def _place(
-    x: float, y: float, width: float, height: float, room: Box, dots: list[Box], taken: list[Box]
+    x: float, y: float, width: float, height: float, room: Box, dots: list[Box], names: list[Box], lines: list[Box]
 ) -> tuple[Box, Sequence[tuple[float, float]]]:
     """Return the box of the name of a point (x, y), printed and ours, in which it hides no other name and few points,
     and the line that leads there from its point; no line if it is beside it.
 
-    dots: boxes of the other points. taken: those of the names and lines so far. Beside its point it does not end at
-    another one, whose name it would seem to be. It stands there rather than higher or lower, and rather away from the
-    line, on which the points that agree lie.
+    dots: boxes of the other points. names, lines: those of the names so far, and of points on their lines. Beside its
+    point it does not end at another one, whose name it would seem to be. It stands there rather than higher or lower,
+    and rather away from the line on which the points that agree lie.
     """
     out, aside = 0.6 * height, 0.6 * height + width / 2
     sides = (-aside, aside) if y > x else (aside, -aside)
@@ -154,14 +155,14 @@ def _place(
     for dx, dy in [*beside, *further]:
         box, leads = _box(x + dx, y + dy, width, height), (dx, dy) in further
         leader = _line((x, y), box) if leads else []
-        crossed = sum(_meet(box, each) for each in taken)
-        crossed += sum(_meet(_box(*at, 0, 0), each) for at in leader for each in taken)
+        over = sum(_meet(box, name) for name in names)
+        crossed = any(_meet(box, at) for at in lines) + any(_meet(_box(*at, 0, 0), n) for at in leader for n in names)
         ends = sum(_meet((box[0] - out, box[1] + out, *box[2:]), _middle(dot)) for dot in dots)
         hidden = sum(_meet(box, dot) for dot in dots)
         outside = box[0] < room[0] or box[1] > room[1] or box[2] < room[2] or box[3] > room[3]
-        # A line costs as much as a hidden point, and more the longer it is
-        cost = hidden + (1 + abs(dy) / height / 8 if leads else 0)
-        found.append(((outside, crossed, 0 if leads else ends, cost), box, leader))
+        # A line costs as much as a hidden point, and more the longer it is; one that meets a name costs as two more
+        cost = hidden + 2 * crossed + (1 + abs(dy) / height / 8 if leads else 0)
+        found.append(((outside, over, 0 if leads else ends, cost), box, leader))
     _, box, leader = min(found, key=lambda each: each[0])
     return box, leader
 

@@ -327,7 +327,7 @@ ROOM = (15.0, 140.0, 15.0, 100.0)
 @pytest.mark.parametrize(("printed", "side"), [(70.0, "left"), (22.0, "right")])
 def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed: float, side: str) -> None:
     """Above the line a name ends at its point, unless it would begin before the axes do, at 15."""
-    (left, right, bottom, top), line = against_print._place(printed, 85.0, 30.0, 3.0, ROOM, [], [])
+    (left, right, bottom, top), line = against_print._place(printed, 85.0, 30.0, 3.0, ROOM, [], [], [])
     assert (bottom, top) == (83.5, 86.5)
     assert (right < printed, left > printed) == (side == "left", side == "right")
     assert not line, "it is beside its point"
@@ -338,7 +338,7 @@ def test_a_name_in_the_picture_does_not_end_at_another_point(height: float) -> N
     """Beside its point, which is at 40, there is no room: points lie to the right, and the axis is at 15."""
     right = [against_print._box(x, y, 2, 2) for x in (50.0, 60.0) for y in (82.4, 85.0, 87.4)]
     other = against_print._box(24.0, height, 2, 2)
-    (left, end, *heights), line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [*right, other], [])
+    (left, end, *heights), line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [*right, other], [], [])
     seems = [
         against_print._meet((left - 1.8, end + 1.8, *heights), against_print._middle(dot)) for dot in [*right, other]
     ]
@@ -348,7 +348,7 @@ def test_a_name_in_the_picture_does_not_end_at_another_point(height: float) -> N
 def test_a_name_without_room_beside_its_point_has_a_line_that_leads_there() -> None:
     """Names lie at both its sides, up to 10 above and below."""
     taken = [against_print._box(x, 85.0, 40.0, 20.0) for x in (15.0, 65.0)]
-    box, line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [], taken)
+    box, line = against_print._place(40.0, 85.0, 30.0, 3.0, ROOM, [], taken, [])
     assert not any(against_print._meet(box, each) for each in taken)
     assert line[0] == (40.0, 85.0)
     assert line[-1] == (40.0, box[2] if box[2] > 85.0 else box[3])
