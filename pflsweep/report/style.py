@@ -161,10 +161,10 @@ def tints() -> "Colormap":
 def stem(text: str) -> str:
     """Return a text, such as a setting, as the name of a picture that markdown and addresses hold as it is.
 
-    `/` becomes `-`. So does every other sign that such a name cannot have; a digest at the end then keeps two texts
-    apart.
+    `/` and `;` become `-`. So does every other sign that such a name cannot have; a digest at the end then keeps two
+    texts apart.
     """
-    plain = text.replace("/", "-")
+    plain = re.sub("[/;]", "-", text)
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", plain)
     return kept if kept == plain else f"{kept}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 

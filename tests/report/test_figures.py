@@ -49,14 +49,14 @@ def test_names_that_touch_are_spread_around_where_they_belong(heights: list[floa
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("cifar10/dir0.1", "cifar10-dir0.1"),
+        ("cifar10/latent5;delta0.1", "cifar10-latent5-delta0.1"),
         ("a b", r"a-b-[0-9a-f]{6}"),
         ("digits/größe", r"digits-gr-e-[0-9a-f]{6}"),
     ],
 )
 def test_a_picture_has_a_name_that_markdown_holds(text: str, name: str) -> None:
     assert re.fullmatch(name, style.stem(text))
-    assert style.stem("a b") != style.stem("a;b")
+    assert style.stem("a b") != style.stem("a  b")
 
 
 def names(made: Figure) -> list[Annotation]:

@@ -10,7 +10,7 @@ STATE = {"complete": 1, "cells": 2, "agree": 1, "compared": 1, "difference": "-"
 
 def index(title: str, **errors: str) -> str:
     made = {"a/b": {"title": title, "scale": "small", "readings": {"paper": STATE}}}
-    return template.render("index.md", near=2, made=made, picture="", errors=errors, unmade=[], discussion="")
+    return template.render("index.md", near=2, made=made, words=[], picture="", errors=errors, unmade=[], discussion="")
 
 
 def test_text_is_escaped_as_markdown() -> None:

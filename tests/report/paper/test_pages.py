@@ -21,7 +21,8 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
-from pflsweep.report.paper import against_print, build, export, layout, page, published
+from pflsweep.report.paper import against_print, build, deviations, export, layout, page, published, verdict
+from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
 from pflsweep.report.paper.store import CellTrials, Trials
 from pflsweep.util.errors import UserError
@@ -205,6 +206,19 @@ def test_values_that_a_search_tried_are_sorted_by_size() -> None:
     tried = [{"point": {"train.lr": lr}, "value": 0.5} for lr in (10, 1.5, None, 1, 0.5)]
     trials = CellTrials(C25, "pgfed", {}, [], {}, {}, [], {"tried": tried})
     assert page._chosen(trials, "train.lr", 1) == "`lr=1` (of 0.5, 1, 1.5, 10, null)"
+
+
+def test_a_single_difference_and_a_record_without_a_commit_are_said_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    (record,) = sweep.add(C25, "local", {0: [4] * 4})
+    (record.folder / "meta.json").write_text(json.dumps({**record.meta, "commit": None}))
+    sweep.write()
+    of = reproduction("pgfed/table1", Stores(Trials(sweep.runs), ledgers(sweep.runs)), "small")
+    assert "commit: unknown" in page.origin(of.first, Links())
+    monkeypatch.setattr(deviations, "lines", lambda _: ["rounds: stated 300, here 3"])
+    assert verdict.explanation(of, "").endswith("our runs differ from the paper's in 1 respect, listed below")
 
 
 def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_plugins(tmp_path: Path) -> None:
