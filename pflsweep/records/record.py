@@ -344,6 +344,9 @@ class Record:
         trial was evaluated after, or once ended at, and of new clients. Raises UserError if a table cannot be read,
         OSError where one cannot be written.
         """
+        # A trial that was killed before its first checkpoint has no tables
+        if not earlier.done:
+            return
         missing, evaluated = set(earlier.scored) - set(self.scored), set(earlier.evaluated)
         scores = [column for column in earlier.rounds if str(column).startswith(VIEWS)]
         of_schedule = earlier.rounds[["round", *scores]], earlier.clients

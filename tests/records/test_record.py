@@ -190,6 +190,16 @@ def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
         Record(tmp_path).checkpoint()
 
 
+def test_a_record_of_no_rounds_has_no_scores_to_keep(tmp_path: Path) -> None:
+    """As of a trial that was killed in its first minute, before its record is imported."""
+    killed = Record.new(tmp_path / "killed", META, {"train": {"rounds": 3}}, pd.DataFrame({"client": [0]}))
+    killed.folder.mkdir()
+    killed.begin()
+    record = made(tmp_path / "whole")
+    record.keep_scores(Record(killed.folder))
+    pd.testing.assert_frame_equal(Record(record.folder).rounds, record.rounds)
+
+
 def test_a_folder_that_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a record \(no meta\.json\)"):
         Record(tmp_path)
