@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pflsweep.records import archive
 from pflsweep.records.checked import CheckedRecord, Contents, read_contents
 from pflsweep.records.content import CHECKPOINT, COPIED, LOCK, MODELS
-from pflsweep.records.ledger import Ledger, file_of, read_ledger
+from pflsweep.records.ledger import Ledger, file_of, is_same_sweep, read_ledger
 from pflsweep.records.record import Record
 from pflsweep.records.select import choose, finished
 from pflsweep.util import files as util_files
@@ -77,7 +77,7 @@ def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str)
         with util_files.locked(folder):
             own = folder / ledger.path.name
             known = read_ledger(own) if own.exists() else None
-            if known is not None and _is_of_another_sweep(known, ledger):
+            if known is not None and not is_same_sweep((known.sweep, known.scale), (ledger.sweep, ledger.scale)):
                 own = file_of(folder, ledger.id, ledger.reading, ledger.sweep, ledger.scale)
                 known = read_ledger(own) if own.exists() else None
             old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
@@ -87,15 +87,6 @@ def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str)
             content = content if new is ledger else util_files.read_json(new.path)
             util_files.write_json(own, {**content, "groups": list(groups.values())})
     return True
-
-
-def _is_of_another_sweep(one: Ledger, other: Ledger) -> bool:
-    """Return whether two ledgers of the same trials are of sweeps of other names or scales.
-
-    A command without a sweep file is called by its words, of which some may be of the machine, such as paths.runs.
-    """
-    are_commands = "=" in one.sweep and "=" in other.sweep
-    return one.scale != other.scale or (one.sweep != other.sweep and not are_commands)
 
 
 def _merge_groups(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ OF_A_GROUP = {
 }  # fmt: skip
 
 
+NAMELESS = "sweep"  # name of a sweep by a command without words
+
+
 class Ledger(NamedTuple):
     """The file of a sweep: what was asked, and which trials answer it."""
 
@@ -48,6 +51,19 @@ class Ledger(NamedTuple):
         return PurePosixPath(self.path.name).stem.partition("-")[0]
 
 
+def is_same_sweep(plan: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Return whether two sweeps of the same trials are one, by the name and the scale of each.
+
+    A command without a sweep file is called by its words, of which some change no trial, such as tracking=none.
+    """
+    return _title(*plan) == _title(*other)
+
+
+def _title(sweep: str, scale: str) -> str:
+    """Return the name and scale of a sweep as text, the same for all commands without a sweep file."""
+    return f"{NAMELESS if '=' in sweep else sweep} {scale}"
+
+
 def file_of(folder: Path, id: str, reading: str, sweep: str, scale: str) -> Path:
     """Return the file of a sweep's ledger in a folder `sweeps`.
 
@@ -60,9 +76,9 @@ def file_of(folder: Path, id: str, reading: str, sweep: str, scale: str) -> Path
         other = files.read_json(file)
     except (OSError, ValueError):  # there is none, or one that cannot be read
         return file
-    if (other.get("sweep"), other.get("scale")) == (sweep, scale):
+    if is_same_sweep((str(other.get("sweep")), str(other.get("scale"))), (sweep, scale)):
         return file
-    mark = hashlib.blake2b(f"{sweep} {scale}".encode(), digest_size=4).hexdigest()
+    mark = hashlib.blake2b(_title(sweep, scale).encode(), digest_size=4).hexdigest()
     return folder / f"{id}{read}-{mark}.json"
 
 

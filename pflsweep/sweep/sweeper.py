@@ -54,6 +54,7 @@ class TrialSweeper(Sweeper):
 
         Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
         """
+        from pflsweep.records.ledger import NAMELESS
         from pflsweep.sweep import launch, planner
         from pflsweep.sweep.spec import name_of
         from pflsweep.sweep.status import summary
@@ -64,7 +65,7 @@ class TrialSweeper(Sweeper):
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
         words = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = name_of(command.sweep) if command.sweep else without_password(" ".join(words)) or "sweep"
+        name = name_of(command.sweep) if command.sweep else without_password(" ".join(words)) or NAMELESS
         self._ledger_words = [*self._own_options(), *words]  # the command as the ledger states it
         plan = planner.build(command, arguments, self._compose, parser, name)
         launch.check(plan, self.launcher)

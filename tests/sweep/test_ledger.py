@@ -74,6 +74,18 @@ def test_sweeps_of_other_names_and_scales_keep_their_ledgers(plan: Plan) -> None
     assert all(KNOWN.fullmatch(f"sweeps/{each.path.name}") for each in found)
 
 
+def test_commands_of_the_same_trials_have_one_ledger(plan: Plan) -> None:
+    """Words that change no trial change a command's name, as where tune.partial=true is added after a crash."""
+    plan.folder.mkdir(parents=True)
+    (plan.folder / f"{plan.id}.json").write_text('{"sweep": "fedpg/table1", "scale": "paper"}')
+    for name in ("tune=grid", "tune=grid tune.partial=true", "sweep"):
+        queue = Queue(plan._replace(name=name))
+        queue.prepare()
+        ledger.write(queue.sweep, [name])
+    (plan.folder / f"{plan.id}.json").unlink()
+    assert [each.sweep for each in ledgers(plan.runs)] == ["sweep"]
+
+
 def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:
     plan = plan._replace(tune=replace(plan.tune, partial=True))
     queue = Queue(plan)
