@@ -148,8 +148,13 @@ def _done(record: Record, config: Config) -> bool:
     Raises UserError if a record of more rounds lacks the results of the round that is asked for.
     """
     rounds, status = config.train.rounds, record.status
-    # Tables are written before the status: those of a trial that was killed or found the disk full may be ahead of it
-    done = record.done if status["status"] == "finished" else min(record.done, status["rounds"])
+    if status["status"] == "finished":
+        done = record.done
+    else:
+        # Tables are written first, then the checkpoint, then the status: where a trial was killed or found the disk
+        # full, each may be ahead of the next
+        checkpoint = record.checkpoint()
+        done = min(record.done, max(status["rounds"], 0 if checkpoint is None else checkpoint.round))
     if done < rounds or (done == rounds and status["status"] != "finished"):
         return False
     if record.done > rounds:

@@ -551,6 +551,14 @@ def test_tables_that_are_ahead_of_the_status_are_not_a_finished_trial() -> None:
     assert_same(run("train.rounds=2"), run("train.rounds=2", "paths.runs=other"))
 
 
+def test_a_checkpoint_ahead_of_the_status_is_of_a_record_with_more_rounds() -> None:
+    """A trial may be killed between the two. What is asked for next may be fewer rounds than the checkpoint has."""
+    every = "train.eval_every=2"
+    run("train.rounds=5", every).record.set_status(status="running", rounds=1)
+    with pytest.raises(UserError, match=r"not evaluated after round 3\. Ask for 2 or 4 rounds"):
+        run("train.rounds=3", every)
+
+
 def test_rounds_before_the_first_evaluation_cannot_be_reported() -> None:
     run("train.rounds=4", "train.eval_every=4")
     with pytest.raises(UserError, match=r"not evaluated after round 2\. Ask for 4 rounds"):
