@@ -5,6 +5,7 @@ since composing takes a tenth of a second.
 """
 
 import itertools
+import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.hyperband import brackets_of, points_of, rungs
 from pflsweep.sweep.overrides import SortedOverrides, divide, sort_overrides
-from pflsweep.sweep.plan import Group, Plan, changed, plan_id
+from pflsweep.sweep.plan import Group, Plan, changed, plan_id, relevant
 from pflsweep.sweep.reading import read_table
 from pflsweep.sweep.sampling import first_points
 from pflsweep.sweep.search_space import Point, Space, grid_points
@@ -85,6 +86,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     count = min(command.workers.count, max(1, len(list(plan.slots))))
     plan = plan._replace(workers=replace(command.workers, count=count))
     _check_all(plan)
+    _check_new_clients(plan)
     if command.tune.sampler != "none" and not any(group.space for group in groups):
         raise UserError(
             f"tune={command.tune.sampler} has nothing to search: all keys of the methods' search spaces are set by "
@@ -262,16 +264,11 @@ def _group(
 def _by_hyperband(group: Group, command: Command) -> Group:
     """Return a group with its search by hyperband.
 
-    Raises UserError if there are too few points or rounds, and if trials of fewer rounds cannot be continued.
+    Raises UserError if there are too few points or rounds.
     """
     train, what = group.search_config.train, group.name
     if "train.rounds" in group.space:
         raise UserError(f"tune=hyperband decides how many rounds points train: leave train.rounds out ({what}).")
-    if group.search_config.data.new:
-        raise UserError(
-            f"tune=hyperband and data.new: new clients are measured after the last round alone, so trials that go on "
-            f"lose what was measured ({what}). Search with data.new=0."
-        )
     if brackets_of(group.tries, train.rounds) == 1:
         raise UserError(
             f"tune=hyperband tries at least {sum(points_of(2))} points, for a third of all rounds and more: "
@@ -365,6 +362,28 @@ def _check_all(plan: Plan) -> None:
         for point in _points_to_check(group):
             for config in [group.config, *([] if group.search is None else [group.search])]:
                 _check_config(changed(config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
+
+
+def _check_new_clients(plan: Plan) -> None:
+    """Raise UserError if trials with new clients would share a record as of several numbers of rounds.
+
+    New clients are measured after the last round alone, so such a record lacks what was not trained last.
+    """
+    known: dict[str, int] = {}  # rounds of a group's trials, by all else that they depend on
+    for group in plan.groups:
+        config = group.config
+        # Where more rounds do not continue a trial, each number of them has a record of its own
+        if not config.data.new or any(node.load().resumable is False for node in described(config)):
+            continue
+        others = {key: value for key, value in relevant(config).items() if key != "train.rounds"}
+        rounds = known.setdefault(json.dumps(others, sort_keys=True), config.train.rounds)
+        by_hyperband = plan.tune.sampler == "hyperband" and group.tries
+        if by_hyperband or "train.rounds" in group.space or rounds != config.train.rounds:
+            raise UserError(
+                f"data.new with several numbers of rounds ({group.name}): new clients are measured after the last "
+                "round alone, so trials that go on lose what was measured. Give one train.rounds and do not search it "
+                "(tune=hyperband does), or use data.new=0."
+            )
 
 
 def _check_config(config: Config, name: str) -> None:

@@ -545,6 +545,23 @@ def test_trials_of_several_numbers_of_rounds_are_evaluated_at_each(tmp_path: Pat
     assert [group.config.train.eval_every for group in plan.groups] == [2, 2], "in rounds 4, 8 and 16 as well"
 
 
+@pytest.mark.parametrize(
+    "words", [["train.rounds=2,4"], ["tune=grid", "sweep=mine.yaml"], ["tune=hyperband", "algorithm=fedprox"]]
+)
+def test_new_clients_are_measured_after_one_number_of_rounds(words: list[str]) -> None:
+    """Trials of several numbers of rounds share a record, which has new clients' scores after the last one alone."""
+    Path("mine.yaml").write_text(
+        "settings: {a: partition.clients=5}\nmethods: {fedavg: algorithm=fedavg}\n"
+        "space: {fedavg: {train.lr: null, train.rounds: {grid: [30, 5]}}}\n"
+    )
+    with pytest.raises(UserError, match="data.new with several numbers of rounds"):
+        planned(*words, "data.new=2")
+
+
+def test_trials_that_no_rounds_continue_may_have_new_clients_and_several_numbers_of_rounds() -> None:
+    assert len(planned("algorithm=fedphp", "train.rounds=2,4", "data.new=2").groups) == 2
+
+
 @pytest.mark.parametrize(("points", "tries"), [(1, 1), (3, 2)])
 def test_a_search_has_no_more_points_than_command_and_scale_allow(points: int, tries: int) -> None:
     Path("sweeps/scale").mkdir(parents=True)
