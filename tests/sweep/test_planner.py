@@ -554,7 +554,7 @@ def test_new_clients_are_measured_after_one_number_of_rounds(words: list[str]) -
         "settings: {a: partition.clients=5}\nmethods: {fedavg: algorithm=fedavg}\n"
         "space: {fedavg: {train.lr: null, train.rounds: {grid: [30, 5]}}}\n"
     )
-    with pytest.raises(UserError, match="data.new with several numbers of rounds"):
+    with pytest.raises(UserError, match=r"data\.new with several numbers of rounds"):
         planned(*words, "data.new=2")
 
 
