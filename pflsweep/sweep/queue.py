@@ -11,9 +11,10 @@ import time
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import optuna
@@ -44,21 +45,25 @@ FINAL_SLOT = Slot(0, True, 0)  # stands for all final trials, since they share o
 RETRIED = "retried"
 
 
-class Lease(NamedTuple):
+@dataclass(eq=False)
+class Lease:
     """A slot that this worker has claimed, with the point to train."""
 
     slot: Slot
     trial_id: int  # of its trial in Optuna
     point: Point
+    renewed: float  # seconds since 1970 of the last heartbeat
+    lost: bool = False  # whether the trial was found in other hands, or over
+    notes: dict[str, Any] = field(default_factory=dict)  # attributes that the next heartbeat stores
 
 
 class Queue:
     """The slots of a plan, as Optuna's storage has them, and all that commands and workers do to them."""
 
-    def __init__(self, plan: Plan, retry: bool = True, worker: str = "") -> None:
+    def __init__(self, plan: Plan, wait: bool = True, worker: str = "") -> None:
         """Open the storage of a plan. Raises UserError if it cannot be used.
 
-        retry: calls wait while the database is unavailable. worker: the name by which `record_death` finds this
+        wait: whether calls wait while the database is unavailable. worker: the name by which `record_death` finds this
         worker's trials.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -66,7 +71,7 @@ class Queue:
         url = storage_url(plan)
         self.storage = open_storage(url, plan.workers.heartbeat)
         place = place_of(url)
-        self._ask = Retrying(place, retry)
+        self._call = Retrying(place, wait)
         # Optuna reads a trial's state and then sets it. A server locks the row meanwhile; SQLite has no such lock, and
         # would grant a trial to several workers
         self._granting = partial(files.locked, place) if isinstance(place, Path) else nullcontext
@@ -77,9 +82,6 @@ class Queue:
         self._settled_studies: set[str] = set()
         self._retried: str | None = None  # the last value of RETRIED that was read
         self._free: list[Slot] = []  # slots that were free at the last refresh
-        self._notes: dict[int, dict[str, Any]] = {}  # by trial
-        self._renewed: dict[int, float] = {}  # by trial: monotonic seconds of the last heartbeat
-        self._lost: set[int] = set()  # trials whose lease was lost
 
     def prepare(self, retry: bool = False) -> None:
         """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a
@@ -105,7 +107,7 @@ class Queue:
         self._enqueue(anew)
         # Announced last, so that a command that reads it finds the new trials
         if any(not slot.final for slot in anew):
-            self._ask(self._study(self._study_name(FINAL_SLOT)).set_user_attr, RETRIED, uuid4().hex)
+            self._call(self._study(self._study_name(FINAL_SLOT)).set_user_attr, RETRIED, uuid4().hex)
         self.refresh()
 
     def _describe(self) -> None:
@@ -113,17 +115,17 @@ class Queue:
         attrs = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
         for name, slots in self._slots_by_study().items():
             study = self._study(name)
-            if self._ask(lambda study=study: study.metric_names) is None:
+            if self._call(lambda study=study: study.metric_names) is None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # metric names are experimental
-                    self._ask(study.set_metric_names, [self.plan.metric_name(slots[0])])
+                    self._call(study.set_metric_names, [self.plan.metric_name(slots[0])])
                 for key, value in attrs.items():
-                    self._ask(study.set_user_attr, key, value)
+                    self._call(study.set_user_attr, key, value)
 
     def refresh(self) -> None:
         """Read the state of every slot from the database."""
         final = self._study(self._study_name(FINAL_SLOT))
-        retried = self._ask(lambda: final.user_attrs).get(RETRIED)
+        retried = self._call(lambda: final.user_attrs).get(RETRIED)
         if retried != self._retried:
             self._settled_studies.clear()
             self._retried = retried
@@ -152,7 +154,7 @@ class Queue:
     def _could_be_heard(self) -> bool:
         """Return whether live workers have had time for a heartbeat since the database was last unavailable."""
         heartbeat = self.plan.workers.heartbeat
-        return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
+        return time.monotonic() - self._call.missed > PAUSE + SILENCE * heartbeat
 
     def claim(self, skip: Iterable[Slot] = ()) -> Lease | None:
         """Claim the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
@@ -162,16 +164,19 @@ class Queue:
                 continue
             self._free.remove(slot)
             trial_id = self._trial_id_of(slot)
-            self._renewed[trial_id] = time.monotonic()
+            # A heartbeat would make the worker seem alive that has claimed the trial meanwhile
+            if self._call(self.storage.get_trial, trial_id).state != TrialState.WAITING:
+                continue
+            now = time.time()
             # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
-            self._ask(self.storage.record_heartbeat, trial_id)
+            self._call(self.storage.record_heartbeat, trial_id)
             try:
                 with self._granting():
-                    granted = self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
+                    granted = self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
-                return self._new_lease(slot, trial_id)
+                return self._new_lease(slot, trial_id, now)
         return None
 
     def _ready_now(self, group: int) -> bool:
@@ -192,37 +197,37 @@ class Queue:
 
     def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""
-        self._ask(self.storage.set_trial_user_attr, lease.trial_id, key, value)
+        self._call(self.storage.set_trial_user_attr, lease.trial_id, key, value)
 
     def report(self, lease: Lease, step: int, value: float) -> bool:
         """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
-        self._ask(self.storage.set_trial_intermediate_value, lease.trial_id, step, value)
-        trial = self._ask(self.storage.get_trial, lease.trial_id)
+        self._call(self.storage.set_trial_intermediate_value, lease.trial_id, step, value)
+        trial = self._call(self.storage.get_trial, lease.trial_id)
         study = self._study(self._study_name(lease.slot))
-        return self._ask(study.pruner.prune, study, trial)
+        return self._call(study.pruner.prune, study, trial)
 
     def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
-        self._notes[lease.trial_id] = attrs
+        lease.notes = attrs
 
     def beat(self, lease: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is unavailable; the next heartbeat may reach it."""
-        trial_id, now = lease.trial_id, time.monotonic()
+        trial_id, now = lease.trial_id, time.time()
         try:
             self.storage.record_heartbeat(trial_id)
-            for key, value in self._notes.get(trial_id, {}).items():
+            for key, value in lease.notes.items():
                 self.storage.set_trial_user_attr(trial_id, key, value)
             trial_state = self.storage.get_trial(trial_id).state
         except optuna.exceptions.UpdateFinishedTrialError:
             trial_state = TrialState.FAIL
         except Exception as error:
             # Other workers could not send heartbeats either, see `_could_be_heard`
-            self._ask.noticed(error)
+            self._call.noticed(error)
             raise
         if trial_state == TrialState.RUNNING:
-            self._renewed[trial_id] = now
+            lease.renewed = now
         else:
-            self._lost.add(trial_id)
+            lease.lost = True
 
     def holds(self, lease: Lease) -> bool:
         """Return whether this worker still has the lease of a trial.
@@ -230,13 +235,14 @@ class Queue:
         The database is asked only where the last renewal is so old that another worker may have taken the trial over,
         for example after the process was suspended.
         """
-        trial_id = lease.trial_id
-        expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers.heartbeat
-        if expired and trial_id not in self._lost:
-            # While the database is unavailable nobody else can claim the trial
+        # Unlike time.monotonic, time.time also counts while a machine is suspended
+        expired = time.time() - lease.renewed > SILENCE * self.plan.workers.heartbeat
+        if expired and not lease.lost:
+            # Of a database that is away nobody claims the trial. Where this machine alone is cut off, another may train
+            # it too: the first result counts
             with suppress(Exception):
                 self.beat(lease)
-        return trial_id not in self._lost
+        return not lease.lost
 
     def record_death(self, worker: str, status: str) -> int:
         """Enqueue again the slots that a worker held when it died, and count the death against each.
@@ -256,13 +262,13 @@ class Queue:
 
     def retry_after_death(self, lease: Lease, status: str) -> None:
         """Enqueue a slot again after a process of its worker has died, and count the death against it."""
-        self._count_death(lease.trial_id, self._ask(self.storage.get_trial, lease.trial_id), status)
+        self._count_death(lease.trial_id, self._call(self.storage.get_trial, lease.trial_id), status)
         self.revive()
 
     def _count_death(self, trial_id: int, trial: FrozenTrial, status: str) -> None:
         death = {"status": status, "rounds": rounds_in_record(trial)}
-        self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
-        self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
+        self._call(self.storage.set_trial_user_attr, trial_id, "death", death)
+        self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
 
     def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""
@@ -280,7 +286,7 @@ class Queue:
     def prune(self, lease: Lease, result: dict[str, Any]) -> None:
         """Settle a slot as pruned. Its value is the one of the last report."""
         self.set_attr(lease, "result", result)
-        steps = self._ask(self.storage.get_trial, lease.trial_id).intermediate_values
+        steps = self._call(self.storage.get_trial, lease.trial_id).intermediate_values
         self._end(lease, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
     def release(self, lease: Lease) -> None:
@@ -294,25 +300,25 @@ class Queue:
     def _end(self, lease: Lease, trial_state: TrialState, value: float | None = None) -> None:
         """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
-        self._ask(self.storage.set_trial_state_values, lease.trial_id, state=trial_state, values=values)
-        self.sweep.states[lease.slot] = state_of([self._ask(self.storage.get_trial, lease.trial_id)])
+        self._call(self.storage.set_trial_state_values, lease.trial_id, state=trial_state, values=values)
+        self.sweep.states[lease.slot] = state_of([self._call(self.storage.get_trial, lease.trial_id)])
 
-    def _new_lease(self, slot: Slot, trial_id: int) -> Lease:
+    def _new_lease(self, slot: Slot, trial_id: int, renewed: float) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[slot.group]
-        self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
+        self._call(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
         if slot.final:
             point = self.sweep.winner(slot.group) or {}
             # Each key by itself too, for optuna-dashboard
             for key, value in {POINT: point_as_text(point), **point}.items():
-                self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
-            return Lease(slot, trial_id, point)
-        trial = self._ask(self.storage.get_trial, trial_id)
+                self._call(self.storage.set_trial_user_attr, trial_id, key, value)
+            return Lease(slot, trial_id, point, renewed)
+        trial = self._call(self.storage.get_trial, trial_id)
         params, kinds = self._params(slot, trial), distributions(group.space)
         for key in (key for key in params if key not in trial.params):
             drawn = kinds[key].to_internal_repr(params[key])
-            self._ask(self.storage.set_trial_param, trial_id, key, drawn, kinds[key])
-        return Lease(slot, trial_id, group.point_of(params))
+            self._call(self.storage.set_trial_param, trial_id, key, drawn, kinds[key])
+        return Lease(slot, trial_id, group.point_of(params), renewed)
 
     def _params(self, slot: Slot, trial: FrozenTrial) -> dict[str, Any]:
         """Return the point of a search's slot as Optuna's params: those of its trial, else a new proposal."""
@@ -343,7 +349,7 @@ class Queue:
     def _study(self, name: str) -> optuna.Study:
         """Return a study, which is created where there is none of that name."""
         if name not in self._studies:
-            self._studies[name] = self._ask(
+            self._studies[name] = self._call(
                 optuna.create_study,
                 storage=self.storage,
                 study_name=name,
@@ -354,7 +360,7 @@ class Queue:
         return self._studies[name]
 
     def _trials(self, name: str) -> list[FrozenTrial]:
-        return self._ask(self._study(name).get_trials, deepcopy=False)
+        return self._call(self._study(name).get_trials, deepcopy=False)
 
     def study_of(self, group: int) -> optuna.Study:
         """Return the study of a group's search, for plots."""
@@ -375,8 +381,8 @@ class Queue:
     def _drop(self, trial_id: int) -> None:
         """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
         try:
-            self._ask(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
-            self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
+            self._call(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
+            self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
         except optuna.exceptions.UpdateFinishedTrialError:
             pass
 
@@ -399,7 +405,7 @@ class Queue:
             )
             name = self._study_name(slot)
             self._settled_studies.discard(name)
-            self._ask(self._study(name).add_trial, trial)
+            self._call(self._study(name).add_trial, trial)
 
     def _known_params(self, slot: Slot, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         """Return the params and distributions that a slot's new trial has from the beginning.
@@ -432,8 +438,8 @@ class Queue:
 
     def _find_trial_id(self, name: str, number: int) -> int:
         if (name, number) not in self._ids:
-            study = self._ask(self.storage.get_study_id_from_name, name)
-            self._ids[name, number] = self._ask(self.storage.get_trial_id_from_study_id_trial_number, study, number)
+            study = self._call(self.storage.get_study_id_from_name, name)
+            self._ids[name, number] = self._call(self.storage.get_trial_id_from_study_id_trial_number, study, number)
         return self._ids[name, number]
 
 

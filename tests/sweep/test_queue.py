@@ -275,6 +275,35 @@ def test_released_means_as_if_never_claimed(plan: Plan) -> None:
     assert (again.slot, again.point) == (first.slot, first.point)
 
 
+def test_a_heartbeat_after_a_release_says_nothing_of_the_next_lease(plan: Plan) -> None:
+    """The thread of heartbeats may come between the two: the slot keeps its trial, which is then WAITING."""
+    queue = opened(plan)
+    first = queue.claim()
+    assert first is not None
+    queue.note(first, round=[1, 9])
+    queue.release(first)
+    queue.beat(first)
+    queue.refresh()
+    again = queue.claim()
+    assert again is not None
+    assert again.trial_id == first.trial_id
+    assert queue.holds(again)
+    assert not queue.holds(first)
+    assert again.notes == {}
+
+
+def test_a_claim_sends_no_heartbeat_for_another_workers_trial(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that worker has died, the trial would be taken over later."""
+    queue, other = opened(plan), opened(plan)
+    taken = other.claim()
+    assert taken is not None
+    beats: list[int] = []
+    monkeypatch.setattr(queue.storage, "record_heartbeat", beats.append)
+    mine = queue.claim()
+    assert mine is not None
+    assert beats == [mine.trial_id]
+
+
 def test_a_failure_is_told_though_the_last_lease_only_expired() -> None:
     trials = [frozen(FAIL, k, death=KILLED | {"rounds": 7}) for k in range(3)]
     state = state_of([*trials, frozen(FAIL, 3)])
@@ -563,13 +592,13 @@ def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     event.listen(queue.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
     assert queue.holds(claim)
     assert not queries
-    _suspend(queue, claim)
+    _suspend(claim)
     assert queue.holds(claim), "it was silent, but nobody has taken the trial over"
     assert queries
     queries.clear()
     assert queue.holds(claim)
     assert not queries, "the lease is renewed"
-    _suspend(queue, claim)
+    _suspend(claim)
     age_heartbeats(queue)
     other.revive()
     assert not queue.holds(claim)
@@ -590,9 +619,9 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
     assert not queue.holds(claim)
 
 
-def _suspend(queue: Queue, claim: Lease) -> None:
+def _suspend(claim: Lease) -> None:
     """Make the last renewal a minute old, as if this process had been suspended."""
-    queue._renewed[claim.trial_id] -= 60
+    claim.renewed -= 60
 
 
 def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:

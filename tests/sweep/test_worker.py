@@ -400,7 +400,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
             age_heartbeats(watch.queue)
             other.revive()
             taken.append(other.claim())
-            watch.queue._renewed[watch.lease.trial_id] -= 60
+            watch.lease.renewed -= 60
         watched(watch, record)
 
     monkeypatch.setattr(worker._Watch, "__call__", suspended)

@@ -42,7 +42,7 @@ class LiveStatus:
         self.console = Console(stderr=True)
         self._unstored = False
         self._over = threading.Event()
-        self._queue = Queue(plan, retry=False)
+        self._queue = Queue(plan, wait=False)
         self._sweep = self._queue.sweep
         self._queue.refresh()
         self._began, self._training = time.monotonic(), False
