@@ -60,18 +60,17 @@ class Lease:
 class Queue:
     """The slots of a plan, as Optuna's storage has them, and all that commands and workers do to them."""
 
-    def __init__(self, plan: Plan, wait: bool = True, worker: str = "") -> None:
+    def __init__(self, plan: Plan, worker: str = "") -> None:
         """Open the storage of a plan. Raises UserError if it cannot be used.
 
-        wait: whether calls wait while the database is unavailable. worker: the name by which `record_death` finds this
-        worker's trials.
+        worker: the name by which `record_death` finds this worker's trials.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
         self.storage = open_storage(url, plan.workers.heartbeat)
         place = place_of(url)
-        self._call = Retrying(place, wait)
+        self._call = Retrying(place)
         # Optuna reads a trial's state and then sets it. A server locks the row meanwhile; SQLite has no such lock, and
         # would grant a trial to several workers
         self._granting = partial(files.locked, place) if isinstance(place, Path) else nullcontext
@@ -82,6 +81,10 @@ class Queue:
         self._settled_studies: set[str] = set()
         self._retried: str | None = None  # the last value of RETRIED that was read
         self._free: list[Slot] = []  # slots that were free at the last refresh
+
+    def wait_no_more(self) -> None:
+        """Let each call raise from now on where the database is unavailable, instead of waiting for it."""
+        self._call.wait = False
 
     def prepare(self, retry: bool = False) -> None:
         """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a

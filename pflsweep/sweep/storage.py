@@ -145,13 +145,13 @@ class Retrying:
     the answer was lost, the lease expires.
     """
 
-    def __init__(self, place: Path | str, wait: bool = True) -> None:
-        """place: of the database, for the error about a full disk. wait: False to make each call once."""
-        self.place, self._wait = place, wait
+    def __init__(self, place: Path | str) -> None:
+        """place: of the database, for the error about a full disk."""
+        self.place, self.wait = place, True  # wait: False to make each call once
         self.missed = float("-inf")  # monotonic seconds when the database was last found to be unavailable
 
     def __call__(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        if not self._wait:
+        if not self.wait:
             return call(*args, **kwargs)
         return retry_until_available(lambda: self._ask(call, *args, **kwargs))
 

@@ -209,7 +209,8 @@ def test_a_call_is_made_again_until_the_database_answers(
             raise answer
         return answer
 
-    ask = storages.Retrying(tmp_path, retried)
+    ask = storages.Retrying(tmp_path)
+    ask.wait = retried
     if retried:
         assert ask(asked) == 7
     else:

@@ -1,13 +1,11 @@
 """What a user sees of a sweep: the live page, lines in a log, tables and pictures."""
 
-import io
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from sqlalchemy.exc import OperationalError
 
 from pflsweep.sweep import cost, pictures
@@ -15,7 +13,7 @@ from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.status import groups, live, summary
 from pflsweep.sweep.status.live import LiveStatus
-from pflsweep.util import files
+from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError
 
 
@@ -43,9 +41,46 @@ def queue(plan: Plan) -> Queue:
 
 
 def page(view: LiveStatus) -> str:
-    console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(view._page())
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    view.console.width = 100
+    with view.console.capture() as shown:
+        view.console.print(view._page())
+    return shown.get()
+
+
+def test_names_are_shown_as_they_are(plan: Plan) -> None:
+    """Rich reads [..] as markup."""
+    plan = plan._replace(name="dataset.files=[/data/a.csv]", groups=[plan.groups[0]._replace(method="fedavg [own]")])
+    queue = Queue(plan)
+    queue.prepare()
+    assert queue.claim() is not None
+    view = LiveStatus(plan)
+    view._look()
+    seen = page(view)
+    assert "dataset.files=[/data/a.csv]: 1 running" in seen
+    assert "running fedavg [own] lr=0.1" in seen
+    assert "│ fedavg [own] │" in seen
+
+
+def test_a_database_that_is_away_when_the_live_status_begins_is_waited_for(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "PAUSE", 0)
+    real, away = Queue.refresh, [OperationalError("select", {}, Exception("gone"))]
+
+    def refresh(self: Queue) -> None:
+        self._call(lambda: away and _raise(away.pop()))
+        real(self)
+
+    monkeypatch.setattr(Queue, "refresh", refresh)
+    view = LiveStatus(queue.plan)
+    assert not away
+    away.append(OperationalError("select", {}, Exception("gone")))
+    with pytest.raises(OperationalError):
+        view._look()
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -> None:

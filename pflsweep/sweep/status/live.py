@@ -9,6 +9,7 @@ from contextlib import suppress
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Plan, Slot
@@ -39,12 +40,15 @@ class LiveStatus:
     def __init__(self, plan: Plan, store: Callable[[SweepState], None] = lambda sweep: None) -> None:
         """store: called with the state of the sweep when trials have ended; after a UserError it is called again."""
         self.plan, self._store = plan, store
-        self.console = Console(stderr=True)
+        # Names may look like markup or emoji, such as dataset.files=[/data/a.csv]
+        self.console = Console(stderr=True, markup=False, emoji=False)
         self._unstored = False
         self._over = threading.Event()
-        self._queue = Queue(plan, wait=False)
+        self._queue = Queue(plan)
         self._sweep = self._queue.sweep
         self._queue.refresh()
+        # Later `_follow` says that the database is unavailable, which it could not while a call waits
+        self._queue.wait_no_more()
         self._began, self._training = time.monotonic(), False
         self._cost = {slot: self._gradients(slot) for slot in plan.slots}
         self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
@@ -153,7 +157,7 @@ class LiveStatus:
         for state in self._sweep.states.values():
             counts[state.status] = counts.get(state.status, 0) + 1
         by_status = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-        head = f"[bold]{self.plan.name}[/bold]: {by_status}{self._time_left()}"
+        head = Text.assemble((self.plan.name, "bold"), f": {by_status}{self._time_left()}")
         return Group(head, *(f"  running {text}" for text in self._running()), self._table())
 
     def _running(self) -> list[str]:
