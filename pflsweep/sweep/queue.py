@@ -7,6 +7,7 @@ several trials of Optuna: `state_of` says which one counts. While the database i
 `Retrying`.
 """
 
+import json
 import time
 import warnings
 from collections.abc import Iterable
@@ -30,9 +31,9 @@ from pflsweep.sweep.slot_state import (
     POINT,
     SETTLED,
     is_tried_again,
-    point_as_text,
     rounds_in_record,
     state_of,
+    winner_trained,
 )
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.storage import SILENCE, Retrying, open_storage, place_of, storage_url
@@ -313,7 +314,7 @@ class Queue:
         if slot.final:
             point = self.sweep.winner(slot.group) or {}
             # Each key by itself too, for optuna-dashboard
-            for key, value in {POINT: point_as_text(point), **point}.items():
+            for key, value in {POINT: json.dumps(point), **point}.items():
                 self._call(self.storage.set_trial_user_attr, trial_id, key, value)
             return Lease(slot, trial_id, point, renewed)
         trial = self._call(self.storage.get_trial, trial_id)
@@ -395,7 +396,7 @@ class Queue:
             old = self.sweep.states[slot]
             attrs: dict[str, Any] = {"slot": _label(slot)}
             # Deaths over the point of an earlier winner do not count
-            other = slot.final and old.result.get(POINT) not in (None, point_as_text(self.sweep.winner(slot.group)))
+            other = slot.final and winner_trained(old) not in (None, self.sweep.winner(slot.group))
             if other or old.status in ("failed", "diverged"):
                 attrs["retried"] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:

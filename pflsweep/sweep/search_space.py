@@ -32,7 +32,10 @@ class Axis(NamedTuple):
         """Convert a draw to a value of the config."""
         if self.range is None:
             return next(value for value in self.grid if _label(value) == drawn)
-        if drawn in self.grid or not isinstance(drawn, float):
+        # Optuna makes 1.0 of the whole number 1 of a grid such as [1, 0.5], which may be another trial
+        if drawn in self.grid:
+            return self.grid[self.grid.index(drawn)]
+        if not isinstance(drawn, float):
             return drawn
         # Four digits keep names short, and no result depends on a fifth
         low, high = self.range

@@ -79,10 +79,15 @@ def point_of(group: Group, state: SlotState) -> Point:
     """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
     if state.trial is None:
         return {}
-    if POINT in state.trial.user_attrs:
-        won = json.loads(state.trial.user_attrs[POINT])
+    if (won := winner_trained(state)) is not None:
         return {key: won[key] for key in group.space if key in won}
     return group.point_of(state.trial.params)
+
+
+def winner_trained(state: SlotState) -> Point | None:
+    """Return the winner that a final trial was begun with; None for one that was not begun, and for other slots."""
+    text = state.result.get(POINT)
+    return None if text is None else json.loads(text)
 
 
 def is_tried_again(slot: Slot, state: SlotState) -> bool:
@@ -92,11 +97,6 @@ def is_tried_again(slot: Slot, state: SlotState) -> bool:
     plan, such as data.root.
     """
     return state.status == "failed" and (not slot.final or "input" in state.result)
-
-
-def point_as_text(point: Point | None) -> str:
-    """Return a point as the database stores it, so that points can be compared with stored ones."""
-    return json.dumps(point, sort_keys=True)
 
 
 def state_of(trials: list[FrozenTrial]) -> SlotState:

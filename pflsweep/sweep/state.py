@@ -8,7 +8,7 @@ trials of its group are `blocked`, and so are the higher rungs of its bracket by
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.sampling import results_needed
 from pflsweep.sweep.search_space import Point
-from pflsweep.sweep.slot_state import POINT, SETTLED, SlotState, identities, point_as_text, point_of
+from pflsweep.sweep.slot_state import SETTLED, SlotState, identities, point_of, winner_trained
 
 OVER = (*SETTLED, "blocked")  # states of slots that nobody trains any more in this command
 
@@ -88,6 +88,6 @@ class SweepState:
         if not self.can_elect_winner(slot.group):
             return state._replace(status="blocked")
         winner = self.winner(slot.group)
-        if not over or winner is None or state.result.get(POINT) == point_as_text(winner):
+        if not over or winner is None or winner_trained(state) == winner:
             return state
         return state._replace(status="lost", superseded=(*state.superseded, *identities(state.trial)))

@@ -563,6 +563,22 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     assert (final.values["train"]["lr"], final.values["data"]["validation"], final.values["seed"]) == (0.1, 0.0, 1)
 
 
+def test_a_value_of_a_grid_is_the_one_that_is_written_there(plan: Plan) -> None:
+    """Optuna makes 1.0 of a whole number among others. Of an own option both are values of different trials."""
+    axis = parse_axis("train.lr", {"grid": [1, 0.5]}, "a test")
+    plan = plan._replace(groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=[{"train.lr": 1}], tries=1)])
+    queue = opened(plan)
+    assert repr(done(queue, 0.5, {})) == "1"
+    assert repr(queue.sweep.winner(0)) == "{'train.lr': 1}"
+    final = queue.claim()
+    assert final is not None
+    # As the database of an older version has it
+    queue.set_attr(final, "point", '{"train.lr": 1.0}')
+    queue.tell(final, 0.5, {})
+    queue.refresh()
+    assert queue.sweep.states[FINAL].status == "done"
+
+
 def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
     queue = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
     assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]

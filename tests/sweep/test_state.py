@@ -1,5 +1,6 @@
 """The state of a sweep, without a database: what is left, and what a search says about its final trials."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 
 from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.sweep.search_space import parse_axis
-from pflsweep.sweep.slot_state import POINT, SlotState, point_as_text
+from pflsweep.sweep.slot_state import POINT, SlotState
 from pflsweep.sweep.state import SweepState
 
 WON = {"train.lr": 0.2}
@@ -62,14 +63,14 @@ def test_a_winner_is_elected_when_each_point_has_a_result(plan: Plan, third: str
 @pytest.mark.parametrize(("kept", "status"), [(WON, "done"), ({"train.lr": 0.1}, "lost")])
 def test_a_final_trial_of_another_point_is_trained_again_and_superseded(plan: Plan, kept: dict, status: str) -> None:
     found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("diverged", 0.3))
-    trained = state("done", 0.1, 0.7, result={"trials": [{"identity": "a"}]}, **{POINT: point_as_text(kept)})
+    trained = state("done", 0.1, 0.7, result={"trials": [{"identity": "a"}]}, **{POINT: json.dumps(kept)})
     adapted = found.adapt_to_search(Slot(0, True, 0), trained)
     assert (adapted.status, adapted.superseded) == (status, () if status == "done" else ("a",))
 
 
 def test_a_final_trial_waits_while_its_search_goes_on_again(plan: Plan) -> None:
     found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("waiting", 0.3))
-    assert found.adapt_to_search(Slot(0, True, 0), state("done", **{POINT: point_as_text(WON)})).status == "waiting"
+    assert found.adapt_to_search(Slot(0, True, 0), state("done", **{POINT: json.dumps(WON)})).status == "waiting"
 
 
 def test_by_hyperband_a_point_of_few_rounds_does_not_win(plan: Plan) -> None:
