@@ -232,6 +232,7 @@ def _places() -> dict[str, str]:
 
 def _storage(command: CommandConfig) -> Iterator[Finding]:
     """Yield whether records, the database of sweeps and MLflow's store can be used."""
+    from pflsweep.tracking.address import sqlite_file
     from pflsweep.tracking.failures import as_user_error
     from pflsweep.tracking.store import check_server, check_store
 
@@ -247,8 +248,8 @@ def _storage(command: CommandConfig) -> Iterator[Finding]:
     try:
         if url is None:
             yield from _database(runs / "sweeps" / "optuna.db")
-        elif url.startswith("sqlite:///"):
-            yield from _database(Path(url.removeprefix("sqlite:///")))
+        elif file := sqlite_file(url):
+            yield from _database(file)
         else:
             check_server(url)
             yield Finding(OK, f"sweeps: {without_password(url)} answers")

@@ -43,12 +43,12 @@ def _database(url: str) -> tuple[Any, ...]:
     """Return what tells databases apart in their URLs: of SQLite the file, of a server its host, port and database, and
     options such as PostgreSQL's search path.
     """
+    if file := sqlite_file(url):
+        return ("sqlite", file.resolve())
     try:
         parts = make_url(url)
     except (ArgumentError, ValueError):  # ValueError where the port is not a number
         return (url,)
-    if file := sqlite_file(url):
-        return ("sqlite", file.resolve())
     kind = parts.get_backend_name()
     return (kind, parts.host, parts.port or PORTS.get(kind), parts.database, parts.query.get("options"))
 
@@ -59,9 +59,15 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
     if url.startswith("postgresql"):
         # Without a limit (in seconds) a connection to a machine that is off would wait for very long
         options["connect_args"] = {"connect_timeout": 10}
-    if url.startswith("sqlite:///"):
+    file = sqlite_file(url)
+    if file is None and url.startswith("sqlite"):
+        raise UserError(
+            f"workers.storage: '{url}' is a database in memory, which workers cannot share. Name a file: "
+            "sqlite:///file.db."
+        )
+    if file is not None:
         options = {"connect_args": {"timeout": 60}}
-        _prepare_sqlite(Path(make_url(url).database or ""))
+        _prepare_sqlite(file)
     try:
         with _quiet(), warnings.catch_warnings():
             # Optuna warns that heartbeats are experimental
@@ -76,7 +82,7 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({reason}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
         ) from error
-    if url.startswith("sqlite:///"):
+    if file is not None:
         from sqlalchemy import event
 
         event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
@@ -111,9 +117,8 @@ def _open_with_retries(url: str, options: dict[str, Any], heartbeat: int) -> RDB
 
 def place_of(url: str) -> Path | str:
     """Return the folder of an SQLite file, or a server's URL without its password."""
-    if url.startswith("sqlite:///"):
-        return Path(make_url(url).database or "").absolute().parent
-    return without_password(url)
+    file = sqlite_file(url)
+    return file.parent if file is not None else without_password(url)
 
 
 def _prepare_sqlite(file: Path) -> None:

@@ -46,18 +46,24 @@ def uri_of(options: Tracking) -> str:
     file = sqlite_file(uri)
     if file is None:
         return uri
-    whole = f"sqlite:///{file}"
+    dialect = uri.partition(":")[0]
+    whole = f"{dialect}:///{file}"
     # `?` and `%` have a meaning in a uri. Slashes are quoted too: else MLflow would create a folder called `%3F`
     if sqlite_file(whole) != file:
-        whole = f"sqlite:///{quote(str(file), safe='')}"
+        whole = f"{dialect}:///{quote(str(file), safe='')}"
     return whole + "".join(uri.partition("?")[1:])
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """Return the file of a sqlite uri, None for others. It is absolute, so that a later change of folder does not move
-    it.
+    """Return the file of an SQLite uri, whose driver may be named (sqlite+pysqlite); None for others and for a database
+    in memory. It is absolute, so that a later change of folder does not move it.
     """
     from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
 
-    name = make_url(uri).database if uri.startswith("sqlite:///") else None
-    return Path(name).absolute() if name else None
+    try:
+        parts = make_url(uri)
+    except (ArgumentError, ValueError):  # ValueError where the port is not a number
+        return None
+    file = parts.database if parts.get_backend_name() == "sqlite" else None
+    return Path(file).absolute() if file and file != ":memory:" else None

@@ -1,7 +1,7 @@
 """The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -668,6 +668,25 @@ def optuna_studies(queue: Queue) -> list[optuna.Study]:
     return [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
 
 
+@pytest.mark.parametrize("address", ["sqlite:///{}/my.db", "sqlite+pysqlite:///{}/my.db"])
+def test_sqlite_is_known_by_its_address_with_and_without_a_driver(address: str, plan: Plan, tmp_path: Path) -> None:
+    """It grants a slot several times without the lock that is held for it."""
+    queue = opened(given(plan, address.format(tmp_path), None))
+    with queue.storage.engine.connect() as connection:
+        assert connection.exec_driver_sql("pragma journal_mode").scalar() == "wal"
+    with ThreadPoolExecutor() as pool:
+        with files.locked(tmp_path):
+            claim = pool.submit(queue.claim)
+            assert not wait([claim], timeout=0.3).done
+        assert claim.result() is not None
+
+
+@pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite+pysqlite:///"])
+def test_a_database_in_memory_is_refused(address: str, plan: Plan) -> None:
+    with pytest.raises(UserError, match=r"in memory, which workers cannot share\. Name a file"):
+        Queue(given(plan, address, None))
+
+
 def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:
     """Python 3.13 warns of a database that the garbage collector finds open."""
     storage = storages.open_storage(f"sqlite:///{tmp_path}/optuna.db", 10)
@@ -685,6 +704,7 @@ def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> N
     [
         ("sqlite:///mlflow.db", None),
         ("sqlite:///./a/../mlflow.db", "sqlite:///mlflow.db"),
+        ("sqlite+pysqlite:///mlflow.db", None),
         ("postgresql://me:one@host/runs", "postgresql+psycopg://you:two@host:5432/runs?sslmode=require"),
     ],
 )
