@@ -12,6 +12,7 @@ from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.config.node import Node
 from pflsweep.trial.device import check_precision, device_of
 from pflsweep.trial.schedule import COPIES, schedule_of
+from pflsweep.util import trace
 from pflsweep.util.errors import UserError, in_gb, one_line
 
 # This module imports PyTorch, which a plan does without
@@ -242,8 +243,10 @@ def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
             # By its modules, all blocks: `logits` of linear layers alone would flatten the rows by itself
             task.upper(task.vector(task.model), x, len(task.blocks))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            # Of shipped blocks the place says nothing
+            place = trace.line(error) if trace.is_shortened(error) else ""
             raise UserError(
-                f"{node} does not take the rows of this dataset, x {[2, *x.shape[1:]]}: {one_line(error)}"
+                f"{node} does not take the rows of this dataset, x {[2, *x.shape[1:]]}: {one_line(error)}{place}"
             ) from error
 
 
