@@ -177,7 +177,7 @@ class Queue:
             try:
                 with self._granting():
                     granted = self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
-            except optuna.exceptions.UpdateFinishedTrialError:
+            except UpdateFinishedTrialError:
                 granted = False
             if granted:
                 return self._new_lease(slot, trial_id, now)
@@ -222,7 +222,7 @@ class Queue:
             for key, value in lease.notes.items():
                 self.storage.set_trial_user_attr(trial_id, key, value)
             trial_state = self.storage.get_trial(trial_id).state
-        except optuna.exceptions.UpdateFinishedTrialError:
+        except UpdateFinishedTrialError:
             trial_state = TrialState.FAIL
         except Exception as error:
             # Other workers could not send heartbeats either, see `_could_be_heard`
@@ -272,7 +272,7 @@ class Queue:
     def _count_death(self, trial_id: int, trial: FrozenTrial, status: str) -> None:
         death = {"status": status, "rounds": rounds_in_record(trial)}
         self._call(self.storage.set_trial_user_attr, trial_id, "death", death)
-        self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
+        self._finish(trial_id, TrialState.FAIL)
 
     def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""
@@ -303,9 +303,18 @@ class Queue:
 
     def _end(self, lease: Lease, trial_state: TrialState, value: float | None = None) -> None:
         """Set the final state of a claimed slot's trial."""
-        values = None if value is None else [value]
-        self._call(self.storage.set_trial_state_values, lease.trial_id, state=trial_state, values=values)
+        self._finish(lease.trial_id, trial_state, None if value is None else [value])
         self.sweep.states[lease.slot] = state_of([self._call(self.storage.get_trial, lease.trial_id)])
+
+    def _finish(self, trial_id: int, trial_state: TrialState, values: list[float] | None = None) -> None:
+        """Set the final state of a trial. Raises UpdateFinishedTrialError if it has another one."""
+        try:
+            self._call(self.storage.set_trial_state_values, trial_id, state=trial_state, values=values)
+        except UpdateFinishedTrialError:
+            # A first attempt may have been stored and its answer lost
+            trial = self._call(self.storage.get_trial, trial_id)
+            if (trial.state, trial.values) != (trial_state, values):
+                raise
 
     def _new_lease(self, slot: Slot, trial_id: int, renewed: float) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
@@ -386,8 +395,8 @@ class Queue:
         """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
         try:
             self._call(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
-            self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
-        except optuna.exceptions.UpdateFinishedTrialError:
+            self._finish(trial_id, TrialState.FAIL)
+        except UpdateFinishedTrialError:
             pass
 
     def _enqueue(self, slots: Iterable[Slot]) -> None:

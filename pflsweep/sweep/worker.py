@@ -40,10 +40,9 @@ class NoWinner(Exception):  # noqa: N818 (no error of its own)
     """A final trial cannot be trained, since every point of its search has lost."""
 
 
-LOST = (
-    "this worker was silent for too long (suspended, or cut off from the database), and another has taken the trial "
-    "over. It is stopped here; what is trained is kept."
-)
+SILENT = "this worker was silent for too long (suspended, or cut off from the database)"
+LOST = f"{SILENT}, and another has taken the trial over. It is stopped here; what is trained is kept."
+EXPIRED = f"{SILENT}, so its outcome is not stored here. What is trained is kept, and the trial is enqueued again."
 
 
 class LeasedListener:
@@ -221,19 +220,19 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         raise
     except WorkerDied as death:
         log.warning("%s: %s", queue.plan.title(lease.slot, lease.point), death)
-        _store(queue.retry_after_death, lease, f"exit status {death.status} of a process of its own")
+        _store(queue.plan, queue.retry_after_death, lease, f"exit status {death.status} of a process of its own")
     except Pruned as loser:
-        _store(queue.prune, lease, {"reason": str(loser)})
+        _store(queue.plan, queue.prune, lease, {"reason": str(loser)})
     except Exception as error:
         kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
         # Any other error is a bug, whose traceback is kept
         more = more or {"trace": trace.text(error)[-4000:]}
-        _store(queue.fail, lease, _reason(error), **more)
+        _store(queue.plan, queue.fail, lease, _reason(error), **more)
         _free_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
-        _store(queue.tell, lease, value, {"trials": results})
+        _store(queue.plan, queue.tell, lease, value, {"trials": results})
     return True
 
 
@@ -323,12 +322,12 @@ class _Watch:
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
 
 
-def _store(write: Any, lease: Lease, *what: Any, **more: Any) -> None:
-    """Store a slot's outcome by `write`. Warn if another worker has settled the slot meanwhile: the record has it."""
+def _store(plan: Plan, write: Any, lease: Lease, *what: Any, **more: Any) -> None:
+    """Store a slot's outcome by `write`. Warn if its lease has expired meanwhile: then the record alone has it."""
     try:
         write(lease, *what, **more)
     except UpdateFinishedTrialError:
-        log.warning("%s: another worker has taken the trial over and stored its result", lease.slot)
+        log.warning("%s: %s", plan.title(lease.slot, lease.point), EXPIRED)
 
 
 def _reason(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from sqlalchemy.exc import OperationalError
 
 import pflsweep
 from pflsweep.config.compose import compose
@@ -21,6 +22,7 @@ from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.status import summary
 from pflsweep.sweep.worker import outcome
 from pflsweep.tracking import run
+from pflsweep.util import retry
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import Locked
 from tests.report.records import create
@@ -366,6 +368,51 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
             worker._settle(queue, claim, ends)
     queue.refresh()
     assert queue.sweep.states[claim.slot].value == 0.5
+
+
+def test_an_outcome_whose_lease_has_expired_is_not_stored(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    queue, other = Queue(plan), Queue(plan)
+    queue.prepare()
+    claim = queue.claim()
+    assert claim is not None
+    age_heartbeats(queue)
+    other.refresh()
+    other.revive()
+    assert worker._settle(queue, claim, lambda: [{"value": 0.5}])
+    assert "fedavg lr=0.1 (search): this worker was silent for too long" in caplog.text
+    assert "the trial is enqueued again" in caplog.text
+    other.refresh()
+    assert other.sweep.states[claim.slot].status == "waiting"
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed", "pruned"])
+def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
+    outcome: str, plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry, "PAUSE", 0)
+    queue, lost = Queue(plan), []
+    queue.prepare()
+    claim = queue.claim()
+    assert claim is not None
+    store = queue.storage.set_trial_state_values
+
+    def lossy(*args: Any, **kwargs: Any) -> bool:
+        answer = store(*args, **kwargs)
+        if not lost:
+            lost.append(answer)
+            raise OperationalError("commit", {}, Exception("gone"))
+        return answer
+
+    def train() -> Any:
+        if outcome != "done":
+            raise {"failed": worker.UserError, "pruned": worker.Pruned}[outcome]("for a test")
+        return [{"value": 0.5, "identity": "a"}]
+
+    monkeypatch.setattr(queue.storage, "set_trial_state_values", lossy)
+    assert worker._settle(queue, claim, train)
+    assert lost == [True]
+    assert not caplog.text
+    assert queue.sweep.states[claim.slot].status == outcome
 
 
 class Recording:
