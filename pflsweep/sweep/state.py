@@ -30,6 +30,11 @@ class SweepState:
         """Return whether no slot can be trained any more."""
         return not self.left
 
+    @property
+    def superseded(self) -> list[str]:
+        """Return the identities of former final trials, whose points do not win any more."""
+        return sorted({identity for slot, state in self.states.items() if slot.final for identity in state.superseded})
+
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled or blocked."""
         return all(self.states[slot].status in OVER for slot in self.plan.search_slots(group))

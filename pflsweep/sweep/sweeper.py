@@ -134,7 +134,6 @@ class TrialSweeper(Sweeper):
         options = plan.groups[0].config.tracking
         with signals.handled(_say_finishing):
             ledger.write(queue.sweep, self._ledger_words)
-            superseded = summary.mark_superseded(queue.sweep)
             # A store that is gone lacks them, too
             lost = track and restore_sweep(options, plan.id, sweep_of(plan))
             with part_of(plan.id):
@@ -145,7 +144,7 @@ class TrialSweeper(Sweeper):
                     for record, labels in chain(searched, finals):
                         send(options, record, labels)
             if track:
-                tag_superseded(options, plan.id, superseded)
+                tag_superseded(options, plan.id, queue.sweep.superseded)
             return summary.print_results(queue, track)
 
     def _own_options(self) -> list[str]:

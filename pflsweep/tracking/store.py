@@ -118,7 +118,7 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
     """
     uri = uri_of(options)
     file = sqlite_file(uri)
-    if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
+    if (uri.startswith(("sqlite:", "sqlite+")) and file is None) or uri.rstrip("/") in ("http:", "https:"):
         # sqlite:// is a database in memory, which ends with the process
         raise no_store(uri)
     if file is not None:
@@ -275,7 +275,7 @@ def check_store(options: Tracking) -> str:
             check_file(file)
         elif uri.startswith("http"):
             _mlflow(uri).search_experiments(max_results=1)
-        elif uri.startswith("sqlite:"):
+        elif uri.startswith(("sqlite:", "sqlite+")):
             raise no_store(uri)
         else:
             check_server(uri)

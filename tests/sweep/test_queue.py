@@ -424,6 +424,7 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     assert not again.sweep.finished
     again.revive()
     assert [again.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [("a",), ("b",)]
+    assert again.sweep.superseded == ["a", "b"]
     assert [again.sweep.states[slot].trials for slot in partial.final_slots(0)] == [[], []]
     # Both final trials are trained again
     for name in ("c", "d"):

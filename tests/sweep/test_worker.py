@@ -1,7 +1,6 @@
 """What workers of one machine share, and what they store when a trial goes wrong."""
 
 import os
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +12,16 @@ from sqlalchemy.exc import OperationalError
 
 import pflsweep
 from pflsweep.config.compose import compose
-from pflsweep.records.record import Record
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
 from pflsweep.sweep.plan import Plan, Slot, stackable
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import parse_axis
-from pflsweep.sweep.status import summary
 from pflsweep.sweep.worker import outcome
 from pflsweep.tracking import run
 from pflsweep.util import retry
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import Locked
-from tests.report.records import create
 from tests.sweep.sweeping import age_heartbeats
 
 
@@ -459,30 +455,3 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
     assert "another has taken the trial over. It is stopped here" in caplog.text
     other.refresh()
     assert other.sweep.states[Slot(0, False, 0)].status == "running", "the one who lost it has not released it"
-
-
-@pytest.mark.parametrize("folder", ["here", "gone"])
-def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan) -> None:
-    plan = plan._replace(tune=replace(plan.tune, partial=True))
-    record = create(plan.runs)
-    if folder == "gone":
-        shutil.rmtree(record.folder)
-    queue = Queue(plan)
-    queue.prepare()
-    for value in (0.4, 0.6, None, 0.7, 0.8):
-        claim = queue.claim()
-        assert claim is not None
-        if value is None:
-            queue.fail(claim, "out of memory")
-        else:
-            queue.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
-        queue.refresh()
-    assert summary.mark_superseded(queue.sweep) == []
-    queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
-    queue.tell(claim, 0.9, {})
-    queue.refresh()
-    assert summary.mark_superseded(queue.sweep) == [record.folder.name]
-    if folder == "here":
-        assert Record(record.folder).status["superseded"] == [plan.id]

@@ -20,7 +20,6 @@ from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
-from pflsweep.util.files import claimed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,23 +302,6 @@ def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
 def _final_results(sweep: SweepState) -> Iterator[tuple[Slot, dict[str, Any]]]:
     """Return pairs of a slot and a result for all final trials that are done."""
     return ((slot, one) for slot, state in sweep.states.items() if slot.final for one in state.trials)
-
-
-def mark_superseded(sweep: SweepState) -> list[str]:
-    """Mark the records of final trials whose points do not win any more as superseded. Return their identities."""
-    from pflsweep.records.record import Record
-
-    marked = []
-    former = {identity for slot, state in sweep.states.items() if slot.final for identity in state.superseded}
-    for identity in sorted(former):
-        folder = sweep.plan.runs / identity
-        marked.append(identity)
-        # A record that is elsewhere, damaged, or in training for another sweep is left as it is
-        if folder.exists():
-            with suppress(UserError), claimed(folder):
-                record = Record(folder)
-                record.set_status(superseded=sorted({*record.status.get("superseded", []), sweep.plan.id}))
-    return marked
 
 
 def missing(sweep: SweepState, shown: int) -> str:
