@@ -18,7 +18,7 @@ from pflsweep.sweep.plan import Plan
 from pflsweep.tracking.address import sqlite_file, uri_of
 from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError, shortened, without_password
-from pflsweep.util.retry import StorageUnavailable, retry_until_available
+from pflsweep.util.retry import StorageLost, StorageUnavailable, retry_until_available
 
 PORTS = {"postgresql": 5432, "mysql": 3306}  # where a server listens whose URL has no port
 SILENCE = 5  # heartbeats that a worker may miss before its lease expires
@@ -169,6 +169,11 @@ class Retrying:
             if isinstance(error, StorageUnavailable) or not self.noticed(error):
                 raise
             reason = shortened(error.__cause__ or error)
+            if _is_lost(error):
+                raise StorageLost(
+                    f"workers.storage: the database in {self.place} was deleted or replaced while the sweep used it "
+                    f"({reason}). Give the same command again: no finished trial is trained twice."
+                ) from error
             raise StorageUnavailable(
                 f"workers.storage: the database has not answered for {retry.PATIENCE:.0f} seconds ({reason}). Nothing "
                 "is lost: when it is back, the same command continues."
@@ -190,6 +195,12 @@ def is_unavailable(error: BaseException | None) -> bool:
     # sends a shorter one on the broken connection
     reasons = (InterfaceError, OperationalError, PendingRollbackError)
     return error is not None and (isinstance(error, reasons) or is_unavailable(error.__cause__))
+
+
+def _is_lost(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, means that an SQLite file is not the one of before."""
+    of_sqlite = isinstance(getattr(error, "orig", None), sqlite3.Error)
+    return error is not None and ((of_sqlite and "no such table" in str(error)) or _is_lost(error.__cause__))
 
 
 class _quiet:  # noqa: N801 (used as a function)

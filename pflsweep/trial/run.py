@@ -266,9 +266,8 @@ def _run(
                 f"{name}: stopped after round {done} of {total}; give the same command again to continue"
             ) from interrupt
         except (Pruned, Diverged, StorageUnavailable, LeaseLost) as loser:
-            status = {Pruned: "pruned", StorageUnavailable: "interrupted", LeaseLost: "interrupted"}.get(
-                type(loser), status
-            )
+            ends = {Pruned: "pruned", Diverged: "failed"}
+            status = ends.get(type(loser), "interrupted")
             record.write(_checkpoint(record, simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
             raise

@@ -22,15 +22,22 @@ class StorageUnavailable(UserError):  # noqa: N818 (a state)
     """A database does not answer. This does not count as the failure of a trial."""
 
 
+class StorageLost(StorageUnavailable):
+    """A database is gone for good, such as a file that was deleted. Waiting for it does not help."""
+
+
 def retry_until_available(call: Callable[[], T]) -> T:
     """Return the result of `call`, which is called again as long as it raises StorageUnavailable.
 
-    Raises StorageUnavailable after PATIENCE seconds, KeyboardInterrupt if a signal asks to stop meanwhile.
+    Raises StorageUnavailable after PATIENCE seconds, StorageLost at once, KeyboardInterrupt if a signal asks to stop
+    meanwhile.
     """
     until = time.monotonic() + PATIENCE
     while True:
         try:
             return call()
+        except StorageLost:
+            raise
         except StorageUnavailable:
             if signals.requested():
                 raise KeyboardInterrupt from None

@@ -218,6 +218,15 @@ def test_a_call_is_made_again_until_the_database_answers(
             ask(asked)
 
 
+def test_a_database_that_was_deleted_is_not_waited_for(plan: Plan) -> None:
+    queue = opened(plan)
+    queue.storage.engine.dispose()
+    for file in plan.folder.glob("optuna.db*"):
+        file.unlink()
+    with pytest.raises(retry.StorageLost, match=rf"the database in {plan.folder} was deleted or replaced .*no such tab"):
+        queue.refresh()
+
+
 def die(queue: Queue, folder: Path, rounds: int) -> None:
     """Let a worker claim the search's first slot, write some rounds of it to its record, and be killed."""
     worker = Queue(queue.plan, worker=f"worker {rounds}")

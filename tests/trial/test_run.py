@@ -29,7 +29,7 @@ from pflsweep.trial.result import Result
 from pflsweep.trial.run import Pruned, Stopped, run_trial
 from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.once import warn_once
-from pflsweep.util.retry import StorageUnavailable
+from pflsweep.util.retry import StorageLost, StorageUnavailable
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
 
@@ -308,15 +308,16 @@ def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: 
     assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
 
 
-def test_where_a_database_stays_away_what_is_trained_is_kept() -> None:
+@pytest.mark.parametrize("error", [StorageUnavailable, StorageLost])
+def test_where_a_database_stays_away_what_is_trained_is_kept(error: type[Exception]) -> None:
     overrides = [*SMALL, "train.rounds=5", "checkpoint.every=1000"]
 
     def ask(record: Record) -> None:
         if record.done == 2:
-            raise StorageUnavailable("it does not answer")
+            raise error("it does not answer")
 
     ear = Ear()
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(error):
         run_trial(compose(overrides), lambda config, record: ear, watch=ask)
     (folder,) = Path("runs").iterdir()
     assert (Record(folder).status["status"], ear.status) == ("interrupted", "interrupted")
