@@ -223,7 +223,7 @@ def test_a_database_that_was_deleted_is_not_waited_for(plan: Plan) -> None:
     queue.storage.engine.dispose()
     for file in plan.folder.glob("optuna.db*"):
         file.unlink()
-    with pytest.raises(retry.StorageLost, match=rf"the database in {plan.folder} was deleted or replaced .*no such tab"):
+    with pytest.raises(retry.StorageLost, match=rf"{plan.folder} was deleted or replaced .*no such table"):
         queue.refresh()
 
 
