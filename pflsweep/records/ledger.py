@@ -104,18 +104,22 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger:
     if content.get("format") != FORMAT:
         raise another_format(path, content.get("format"), path.parent.parent)
     try:
-        own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
+        _require_kinds(content, {**OF_A_LEDGER, "groups": list})
+        own, listed = {key: content[key] for key in OF_A_LEDGER}, content["groups"]
         # Ledgers from before there were readings are of the paper's
-        reading = _of_kind({"reading": content.get("reading", "paper")}, "reading", str)
-        _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
-        listed = _of_kind(content, "groups", list)
+        reading = content.get("reading", PAPER)
+        _require(reading, str, "reading")
+        for seed in own["seeds"]:
+            _require(seed, int, "seeds")
         for group in listed:
-            _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
-            _ = _of_kind({"search_config": search_config(group)}, "search_config", dict)
-            _ = [_of_kind(group["space"], key, list | dict) for key in group["space"]]
-            _ = [(_of_kind(each, "point", dict), _of_kind(each, "value", float | int)) for each in group["tried"]]
+            _require_kinds(group, OF_A_GROUP)
+            _require(search_config(group), dict, "search_config")
+            for key, axis in group["space"].items():
+                _require(axis, list | dict, key)
+            for each in group["tried"]:
+                _require_kinds(each, {"point": dict, "value": float | int})
         searched = any(group["points"] for group in listed)
-        _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if searched or key in own["tune"]]
+        _require_kinds(own["tune"], {k: kind for k, kind in OF_A_SEARCH.items() if searched or k in own["tune"]})
         if own["tune"].get("split", "test") not in TUNE_SPLITS:
             raise ValueError(f"split is {own['tune']['split']!r}")
         for identity in (identity for group in listed for identity in group["trials"].values()):
@@ -129,11 +133,16 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger:
         raise _no_ledger(path, error) from error
 
 
-def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
-    """Return the value of a JSON key. Raises KeyError if it is missing, TypeError where it is of another type."""
-    if not isinstance(content[key], kind):
-        raise TypeError(f"{key} is {content[key]!r}")
-    return content[key]
+def _require_kinds(content: dict[str, Any], kinds: dict[str, Any]) -> None:
+    """Raise KeyError if a key of JSON content is missing, TypeError where its value is of another type."""
+    for key, kind in kinds.items():
+        _require(content[key], kind, key)
+
+
+def _require(value: Any, kind: Any, name: str) -> None:
+    """Raise TypeError if a value of JSON content is of another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}")
 
 
 def _no_ledger(path: Folder, error: Exception) -> UserError:
