@@ -101,13 +101,13 @@ class Queue:
         if any(state.status == "running" for state in self.sweep.states.values()):
             self.revive()
 
-        def is_due(slot: Slot) -> bool:
+        def needs_a_trial(slot: Slot) -> bool:
             state = self.sweep.states[slot]
             deleted = slot.final and state.status == "done" and state.record_deleted(runs)
-            unsettled = state.status == "lost" or is_tried_again(slot, state)
+            unsettled = state.status == "due" or is_tried_again(slot, state)
             return deleted or unsettled or (retry and state.status in ("failed", "diverged"))
 
-        anew = [slot for slot in self.plan.slots if is_due(slot)]
+        anew = [slot for slot in self.plan.slots if needs_a_trial(slot)]
         self._enqueue(anew)
         # Announced last, so that a command that reads it finds the new trials
         if any(not slot.final for slot in anew):
@@ -150,9 +150,9 @@ class Queue:
                     if name not in self._settled_studies:
                         optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
-        lost = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "lost"]
-        if lost:
-            self._enqueue(lost)
+        due = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "due"]
+        if due:
+            self._enqueue(due)
             self.refresh()
 
     def _could_be_heard(self) -> bool:

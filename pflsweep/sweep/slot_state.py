@@ -22,7 +22,8 @@ SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are resul
 class SlotState(NamedTuple):
     """The state of a slot.
 
-    status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
+    status: waiting, running, done, pruned, diverged, failed, blocked (no winner), or due: it has to be enqueued, since
+        it is new, its lease has expired, or another point has won since it was trained.
     trial: the trial of Optuna that counts; None before the first.
     deaths: workers that died over it in a row, without a further round in its record.
     duplicates: numbers of further trials of it, which arise where two commands enqueue a slot at once.
@@ -104,7 +105,7 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
 
     Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
     that is over settles the slot. Else the first open trial counts, and other waiting ones are `duplicates`. Else the
-    last trial says whether the slot failed or its lease was lost.
+    last trial says whether the slot failed or is due.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
     finished = {identity: None for trial in trials for identity in identities(trial)}
@@ -112,7 +113,7 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
     newest = next((old for old in reversed(replaced) if old is not None), None)
     trials = trials if newest is None else trials[replaced.index(newest) :]
     if not trials:
-        return SlotState("lost", None)
+        return SlotState("due", None)
     running = [trial for trial in trials if trial.state in OPEN]
     for trial_state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
         over = [trial for trial in trials if trial.state == trial_state]
@@ -129,7 +130,7 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
     if "error" in last.user_attrs:
         return SlotState("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
     if deaths < DEATHS:
-        return SlotState("lost", last, deaths, superseded=superseded)
+        return SlotState("due", last, deaths, superseded=superseded)
     died = next(trial for trial in reversed(trials) if "death" in trial.user_attrs)
     return SlotState("failed", died, deaths, superseded=superseded)
 

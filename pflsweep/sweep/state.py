@@ -78,16 +78,21 @@ class SweepState:
         return any(self.states[searched[k]].status in ("failed", "blocked") for k in rung.below)
 
     def adapt_to_search(self, slot: Slot, state: SlotState) -> SlotState:
-        """Return a slot's state, adapted to its group's search. Those of earlier slots have to be adapted already.
+        """Return a slot's state, adapted to its group's search. Those of earlier slots have to be adapted already."""
+        if slot.final:
+            return self._adapt_final(slot, state)
+        held_up = state.status in ("waiting", "due") and self._held_up(slot)
+        return state._replace(status="blocked") if held_up else state
+
+    def _adapt_final(self, slot: Slot, state: SlotState) -> SlotState:
+        """Return the state of a final trial, adapted to its group's search.
 
         While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
-        is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
+        is due again where another point has won, and blocked where no winner can be elected.
         """
-        if not slot.final and state.status in ("waiting", "lost") and self._held_up(slot):
-            return state._replace(status="blocked")
-        over = state.status in ("done", "failed", "diverged")
-        if not slot.final or not self.plan.groups[slot.group].tries or state.status == "running":
+        if not self.plan.groups[slot.group].tries or state.status == "running":
             return state
+        over = state.status in ("done", "failed", "diverged")
         if not self.search_over(slot.group):
             return state._replace(status="waiting") if over else state
         if not self.can_elect_winner(slot.group):
@@ -95,4 +100,4 @@ class SweepState:
         winner = self.winner(slot.group)
         if not over or winner is None or winner_trained(state) == winner:
             return state
-        return state._replace(status="lost", superseded=(*state.superseded, *identities(state.trial)))
+        return state._replace(status="due", superseded=(*state.superseded, *identities(state.trial)))

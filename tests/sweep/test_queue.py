@@ -49,7 +49,7 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
 @pytest.mark.parametrize(
     ("states", "status", "duplicates"),
     [
-        ([], "lost", ()),
+        ([], "due", ()),
         ([(WAITING, {})], "waiting", ()),
         # Two commands enqueued the slot at once
         ([(WAITING, {}), (WAITING, {})], "waiting", (1,)),
@@ -57,23 +57,23 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(COMPLETE, {}), (WAITING, {})], "done", (1,)),
         ([(FAIL, {}), (COMPLETE, {})], "done", ()),
         # Expired leases, as after a reboot, do not count as failures
-        ([(FAIL, {})] * 9, "lost", ()),
-        ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 2, "lost", ()),
+        ([(FAIL, {})] * 9, "due", ()),
+        ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 2, "due", ()),
         ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, "failed", ()),
         # An expired lease in between is not a further round
         ([(FAIL, {"death": KILLED | {"rounds": 7}}), (FAIL, {})] * 3, "failed", ()),
         # The record has a further round
-        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),
+        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "due", ()),
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 8, 8, 8)], "failed", ()),
         # What is trained a second time, from a checkpoint, is no further round
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (8, 7, 8)], "failed", ()),
         # A retry resets the count
-        ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "lost", ()),
+        ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "due", ()),
         ([(FAIL, {"error": "it"})], "failed", ()),
         ([(FAIL, {"error": "it", "diverged": True})], "diverged", ()),
         # A retried slot
         ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),
-        ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
+        ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "due", ()),
         ([(PRUNED, {})], "pruned", ()),
         ([(COMPLETE, {}), (WAITING, {"anew": 1})], "waiting", ()),
         ([(COMPLETE, {}), (COMPLETE, {"anew": 1})], "done", ()),
@@ -136,7 +136,7 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
         # Both see that nothing is enqueued yet
         queue.refresh()
     for queue in (one, two):
-        queue._enqueue([slot for slot in plan.slots if queue.sweep.states[slot].status == "lost"])
+        queue._enqueue([slot for slot in plan.slots if queue.sweep.states[slot].status == "due"])
     for queue in (one, two):
         queue.refresh()
     assert [one.sweep.states[slot].trial for slot in plan.slots] == [

@@ -47,7 +47,7 @@ def test_the_best_point_wins_and_the_first_of_equal_ones(plan: Plan) -> None:
 
 @pytest.mark.parametrize(("third", "partial", "elects"), [
     ("pruned", False, True), ("diverged", False, True), ("failed", False, False), ("failed", True, True),
-    ("lost", True, False), ("running", True, False),
+    ("due", True, False), ("running", True, False),
 ])  # fmt: skip
 def test_a_winner_is_elected_when_each_point_has_a_result(plan: Plan, third: str, partial: bool, elects: bool) -> None:
     plan = plan._replace(tune=replace(plan.tune, partial=partial))
@@ -60,7 +60,7 @@ def test_a_winner_is_elected_when_each_point_has_a_result(plan: Plan, third: str
     )
 
 
-@pytest.mark.parametrize(("kept", "status"), [(WON, "done"), ({"train.lr": 0.1}, "lost")])
+@pytest.mark.parametrize(("kept", "status"), [(WON, "done"), ({"train.lr": 0.1}, "due")])
 def test_a_final_trial_of_another_point_is_trained_again_and_superseded(plan: Plan, kept: dict, status: str) -> None:
     found = sweep(plan, state("done", 0.1, 0.4), state("done", 0.2, 0.6), state("diverged", 0.3))
     trained = state("done", 0.1, 0.7, result={"trials": [{"identity": "a"}]}, **{POINT: json.dumps(kept)})
