@@ -1,14 +1,13 @@
 """Describe a sweep for MLflow: names and tags of its trials, and the content of the sweep's own run."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pflsweep.report.quantities import by_round, mean_curve
 from pflsweep.sweep.plan import Group, Plan, Slot, relevant
-from pflsweep.sweep.search_space import Point
+from pflsweep.sweep.search_space import Point, point_text
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.tracking.logging import Labels, mlflow_text
@@ -40,22 +39,10 @@ def setting_of(group: Group) -> str:
     return group.setting or f"{group.config.choices['dataset']} {group.config.choices['partition']}"
 
 
-def point_text(point: Point) -> str:
-    """Return a point as short text: `lr=0.1 share=0.8`, with full keys where two short ones would be the same."""
-    times = Counter(key.rpartition(".")[2] for key in point)
-    words = {key: key if times[short := key.rpartition(".")[2]] > 1 else short for key in point}
-    return " ".join(f"{words[key]}={_rounded(value)}" for key, value in point.items())
-
-
 def _short(word: str) -> str:
     """Shorten train.lr=0.1 to lr=0.1. A word without `=`, such as a column's name, stays as it is."""
     key, equals, value = word.partition("=")
     return f"{key.rpartition('.')[2]}={value}" if equals else word
-
-
-def _rounded(value: Any) -> str:
-    """Return a value with four digits: samplers draw all 17, which would make names long."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def sweep_of(plan: Plan) -> Sweep:

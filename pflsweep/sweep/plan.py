@@ -20,7 +20,7 @@ from pflsweep.config.identity import RUNTIME, effective
 from pflsweep.config.keys import put, under
 from pflsweep.config.options import Tune, Workers
 from pflsweep.sweep.hyperband import Rung, rung_of
-from pflsweep.sweep.search_space import Axis, Point, Space
+from pflsweep.sweep.search_space import Axis, Point, Space, point_text
 from pflsweep.trial.metadata import canonical
 from pflsweep.util import files
 
@@ -155,14 +155,13 @@ class Plan(NamedTuple):
 
     def title(self, slot: Slot, point: Point) -> str:
         """Return a slot's name for messages: group, point, and seed or (search)."""
-        shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
         search = (
             "(search)"
             if (rung := self.rung(slot)) is None
             else f"(search, {rung.rounds} round{'s' * (rung.rounds > 1)})"
         )
         return " ".join(filter(None, [
-            self.groups[slot.group].name, shown, f"seed={self.seeds[slot.number]}" if slot.final else search
+            self.groups[slot.group].name, point_text(point), f"seed={self.seeds[slot.number]}" if slot.final else search
         ]))  # fmt: skip
 
 

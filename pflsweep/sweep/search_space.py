@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -105,6 +106,16 @@ def params_of(space: Space, point: Point) -> dict[str, Any]:
 def _label(value: Any) -> Any:
     """Return a value in a form that Optuna accepts as a category: lists become text."""
     return str(value) if isinstance(value, list) else value
+
+
+def point_text(point: Point) -> str:
+    """Return a point as short text: `lr=0.1 share=0.8`, with full keys where two short ones would be the same.
+
+    Numbers have four digits: samplers draw all 17, which would make names long.
+    """
+    times = Counter(key.rpartition(".")[2] for key in point)
+    words = {key: key if times[short := key.rpartition(".")[2]] > 1 else short for key in point}
+    return " ".join(f"{words[k]}={f'{v:.4g}' if isinstance(v, float) else v}" for k, v in point.items())
 
 
 def ranges(space: Space, sampler: str) -> dict[str, list[Any]]:

@@ -59,6 +59,13 @@ def test_a_product_in_order_with_seeds_and_labels() -> None:
     assert {found["train.batch"] for found in trials(plan)} == {8}
 
 
+def test_a_trial_is_called_by_keys_that_tell_its_values_apart() -> None:
+    plan = planned("algorithm=fedavg")
+    point = {"train.lr": 0.1, "algorithm.lr": 0.25}
+    assert plan.title(Slot(0, True, 0), point) == "fedavg train.lr=0.1 algorithm.lr=0.25 seed=0"
+    assert plan.title(Slot(0, True, 0), {"train.lr": 0.1}) == "fedavg lr=0.1 seed=0"
+
+
 def test_plug_ins_are_part_of_a_method() -> None:
     plan = planned("ala=none,on", "attack=none,scaled")
     assert [group.name for group in plan.groups] == ["fedavg", "fedavg+scaled", "fedavg+ala", "fedavg+ala+scaled"]

@@ -15,7 +15,7 @@ import pytest
 from pflsweep.commands import ui
 from pflsweep.commands.main import main
 from pflsweep.config.options import Tracking
-from pflsweep.sweep.browse import point_text
+from pflsweep.sweep.search_space import point_text
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
 from pflsweep.tracking.logging import Labels, metrics_of
