@@ -307,28 +307,31 @@ def _speed_keys(
     return [(*where, method_name(choices)), where]
 
 
-def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
-    """Return a trial's speed and where the number comes from, or (None, why it is unknown).
+class Speed(NamedTuple):
+    """The speed of a trial: gradients of single images per second, and where the number comes from."""
 
-    The speed is in gradients of single images per second while `workers` workers share the machine. On a CPU it is
-    taken to grow in proportion to the cores, since a cohort trains in as many processes.
+    rate: float
+    source: str
+
+
+def speed(config: Config, speeds: Speeds, workers: int = 1) -> Speed:
+    """Return a trial's speed while `workers` workers share the machine.
+
+    On a CPU it is taken to grow in proportion to the cores, since a cohort trains in as many processes. Raises
+    UserError if it is unknown, as where the device or the dataset is not on this machine.
     """
-    try:
-        device = device_of(config.device)
-        share = cores(config.train.workers, config.train.threads, workers) if device == "cpu" else 1
-        choices = {**config.choices, "model": model_name(config)}
-        where = {"device": device, "processor": processor.name()}
-        keys = _speed_keys(choices, where, config.train, config.node("model").options)
-        for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
-            if key in speeds:
-                return share * speeds[key], how
-        step = ("step", *keys[-1])
-        if step not in speeds:
-            speeds[step] = _step_speed(config, device)
-    except UserError as error:
-        # For example, the device or the dataset is not on this machine. The trial will report it
-        return None, str(error)
-    return share * speeds[step], PLAIN
+    device = device_of(config.device)
+    share = cores(config.train.workers, config.train.threads, workers) if device == "cpu" else 1
+    choices = {**config.choices, "model": model_name(config)}
+    where = {"device": device, "processor": processor.name()}
+    keys = _speed_keys(choices, where, config.train, config.node("model").options)
+    for key, source in zip(keys, ("its own runs", "other methods' runs"), strict=True):
+        if key in speeds:
+            return Speed(share * speeds[key], source)
+    step = ("step", *keys[-1])
+    if step not in speeds:
+        speeds[step] = _step_speed(config, device)
+    return Speed(share * speeds[step], PLAIN)
 
 
 def _step_speed(config: Config, device: str) -> float:

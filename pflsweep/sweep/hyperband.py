@@ -80,7 +80,7 @@ def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
         return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), k
 
     left = sorted(rung.below, key=rank)
-    earlier = [trials[k].params for k in range(rung.numbers.start, min(number, len(trials)))]
+    earlier = [trials[k].params for k in range(rung.numbers.start, number)]
     claimed = [params for params in earlier if params]
     for params in claimed:
         left.remove(next((k for k in left if trials[k].params == params), left[0]))

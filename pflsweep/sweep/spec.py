@@ -211,10 +211,10 @@ def read_scale(name: str, key: str = "scale") -> Scale:
         raise UserError(f"{error} Or give a number of rounds, as in {key}=150.") from error
     content, file = _read(path)
     require_known(content, SCALE_KEYS, file)
-    for key in ("images", "points", "seeds"):
-        value = content.get(key)
+    for part in ("images", "points", "seeds"):
+        value = content.get(part)
         if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"{file}: '{key}' is {value!r}: it has to be a whole number at least 1.")
+            raise UserError(f"{file}: '{part}' is {value!r}: it has to be a whole number at least 1.")
     if not isinstance(content.get("set") or {}, dict):
         raise UserError(f"{file}: 'set' has to be lines of `key: value`.")
     return Scale(name, content.get("images"), content.get("points"), content.get("seeds"), content.get("set") or {})

@@ -215,9 +215,7 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
     speeds = cost.known_speeds(Path("runs"))
 
     def rate(workers: int, *words: str) -> float:
-        found, _ = cost.speed(compose([*SMALL, *words]), speeds, workers)
-        assert found is not None
-        return found
+        return cost.speed(compose([*SMALL, *words]), speeds, workers).rate
 
     one = rate(1, "train.workers=1", "train.threads=1")
     assert rate(1, "train.workers=1", "train.threads=3") == rate(1, "train.workers=3") == pytest.approx(3 * one)

@@ -59,6 +59,7 @@ def test_the_best_are_promoted_and_what_has_no_value_comes_last() -> None:
         return create_trial(state=TrialState.FAIL if value is None else TrialState.COMPLETE, value=value)
 
     trials = [told(value) for value in (None, 0.2, 0.9, 0.9, 0.0)]
+    trials += [create_trial(state=TrialState.WAITING)] * 5
     rung = Rung(3, range(5, 10), range(5))
     assert [promoted(rung, trials, number) for number in rung.numbers] == [2, 3, 1, 4, 0]
 

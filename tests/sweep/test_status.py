@@ -331,7 +331,7 @@ def test_a_record_of_fewer_rounds_is_not_the_results(rounds: int, here: bool, qu
 
 def test_an_estimate_counts_the_trials_of_each_tuning_seed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three points under two seeds, and two final trials."""
-    monkeypatch.setattr(cost, "speed", lambda *_: (100.0, "its own runs"))
+    monkeypatch.setattr(cost, "speed", lambda *_: cost.Speed(100.0, "its own runs"))
     said = summary.estimate(plan._replace(tune=replace(plan.tune, seeds=2)))
     assert "a test at scale paper: 8 trials, seeds 0, 1; 0 of them trained already; time for the other 8 on" in said
 

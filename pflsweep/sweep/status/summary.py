@@ -83,11 +83,15 @@ def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Cou
     for g, (group, of_group) in enumerate(zip(plan.groups, untrained, strict=True)):
         configs = of_group.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
-        rate, how = cost.speed(group.config, speeds, plan.workers.count)
-        if rate is None:
-            unknown.append(how)
+        seconds = math.nan
+        try:
+            speed = cost.speed(group.config, speeds, plan.workers.count)
+        except UserError as error:
+            # The trial will report it
+            unknown.append(str(error))
         else:
-            ways[how] += 1
+            ways[speed.source] += 1
+            seconds = cost.seconds(configs, speed.rate)
         lines.append({
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
@@ -97,7 +101,7 @@ def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Cou
             "trained": count - len(configs),
             "rounds": group.config.train.rounds,
             "images a trial": cost.images_a_trial(group.config),
-            "seconds": cost.seconds(configs, rate) if rate else math.nan,
+            "seconds": seconds,
         })  # fmt: skip
     return pd.DataFrame(lines), ways, unknown
 
