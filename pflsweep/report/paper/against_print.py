@@ -129,12 +129,8 @@ def _room(axes: Any) -> Box:
     end = min(x for x in starts if x > axes.bbox.x1)
     low, high = axes.get_xlim()
     right = float(axes.transData.inverted().transform((end - 4, 0))[0])
-    return (
-        low,
-        right,
-        low,
-        high + 0.01 * (high - low),
-    )  # half the gap to the legend: a name beside a point on top has it
+    # Half the gap to the legend is for a name beside a point at the top
+    return low, right, low, high + 0.01 * (high - low)
 
 
 def _place(
