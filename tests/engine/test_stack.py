@@ -24,8 +24,8 @@ from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
 # Floats that decide what is computed, or on which rows
 APART = {
-    ("fedphp", "strength"): "data-dependent control flow",
-    ("partialfed", "strategy_lr"): "data-dependent control flow",
+    ("fedphp", "strength"): "reads the value of a tensor",
+    ("partialfed", "strategy_lr"): "reads the value of a tensor",
     ("fedfomo", "validation"): "read where all clients are trained at once",
     ("fedfomo_ma", "validation"): "read where all clients are trained at once",
     ("as_run/fedfomo_fedfomo", "validation"): "read where all clients are trained at once",

@@ -30,6 +30,7 @@ ROWS = {
     # Two objectives of a study, which one trial records together
     **dict.fromkeys(("explicit", "implicit"), "fedavg"),
     "sfedpg": "s_fedpg",
+    "pgfed_mu0": "pgfed",
     **{f"sfedpg_s{s}": "s_fedpg" for s in (1, 3, 5)},
     **{f"fedpg_g{gamma}": "fedpg_mix" for gamma in ("03", "06", "10")},
     **{f"fedfomo_n{n}": "fedfomo" for n in (2, 5, 10, 15)},
