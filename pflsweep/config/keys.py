@@ -1,6 +1,6 @@
 """Configs as flat dicts of full keys, such as train.lr."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
 PLUGS = ("ala", "privacy", "attack")  # groups of plug-ins, in the order in which they are applied to the method
 
@@ -31,6 +31,11 @@ def as_override(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(as_override, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value of a config is a number, which has a place on an axis; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def key_of(override: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflsweep.config import options
+from pflsweep.config.keys import is_number
 
 NEAR = 0.02  # of a range, on its own scale: a draw is hardly ever the very end
 # The usual bounds of a method's hyperparameters: of shares, weights and counts. Its class is not asked, since reports
@@ -36,23 +37,19 @@ def describe_edge(key: str, value: str, side: str) -> str:
 
 def _side_of_grid(value: Any, grid: Any) -> str:
     """Return which end of a grid a value is; "" if none, or if the grid has no two numbers."""
-    numbers = [each for each in grid if _is_number(each)] if isinstance(grid, Sequence) else []
-    if not _is_number(value) or len(numbers) < 2:
+    numbers = [each for each in grid if is_number(each)] if isinstance(grid, Sequence) else []
+    if not is_number(value) or len(numbers) < 2:
         return ""
     return "largest" if value == max(numbers) else "smallest" if value == min(numbers) else ""
 
 
 def _side_of_range(value: Any, low: float, high: float, log: bool) -> str:
     """Return which end of a range a value is at; "" if none."""
-    if not _is_number(value):
+    if not is_number(value):
         return ""
     at, first, last = (math.log(each) if log else each for each in (value, low, high))
     share = (at - first) / (last - first)
     return "largest" if share >= 1 - NEAR else "smallest" if share <= NEAR else ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_bound(key: str, end: float, side: str) -> bool:

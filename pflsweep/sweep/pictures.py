@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pflsweep.config.keys import is_number
 from pflsweep.report import figures, style
 from pflsweep.sweep.plan import Group
 from pflsweep.sweep.queue import Queue
@@ -71,7 +72,7 @@ def plot_search(group: Group, done: list[SlotState], importances: dict[str, floa
 
 def _slice(axes: "Axes", tried: list[Any], values: np.ndarray, log: bool) -> None:
     """Plot accuracy in percent by the value of one hyperparameter, and mark the best point."""
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in tried)
+    numeric = all(map(is_number, tried))
     at: Any = tried if numeric else [str(value) for value in tried]
     axes.scatter(at, values, color=FIRST)
     best = int(values.argmax())

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from pflsweep.config.keys import is_number
 from pflsweep.util.errors import UserError, nearest
 
 KEYS = ("grid", "range", "log", "source")
@@ -66,7 +67,7 @@ def parse_axis(key: Any, content: Any, file: str) -> Axis:
         raise UserError(f"{where}.grid is {grid!r}: it has to be a list of at least one value.")
     if len({repr(value) for value in grid}) < len(grid):
         raise UserError(f"{where}.grid names a value twice: {grid}.")
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in grid)
+    numeric = all(map(is_number, grid))
     span = content.get("range") or ([min(grid), max(grid)] if numeric and len(grid) > 1 else None)
     log = content.get("log", False)
     if span is not None:

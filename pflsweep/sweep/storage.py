@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from pflsweep.sweep.plan import Plan
-from pflsweep.tracking.address import sqlite_file, uri_of
+from pflsweep.tracking.address import in_memory, sqlite_file, uri_of
 from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError, shortened, without_password
 from pflsweep.util.retry import StorageLost, StorageUnavailable, retry_until_available
@@ -60,7 +60,7 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
         # Without a limit (in seconds) a connection to a machine that is off would wait for very long
         options["connect_args"] = {"connect_timeout": 10}
     file = sqlite_file(url)
-    if file is None and url.startswith("sqlite"):
+    if in_memory(url):
         raise UserError(
             f"workers.storage: '{url}' is a database in memory, which workers cannot share. Name a file: "
             "sqlite:///file.db."

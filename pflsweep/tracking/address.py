@@ -54,6 +54,11 @@ def uri_of(options: Tracking) -> str:
     return whole + "".join(uri.partition("?")[1:])
 
 
+def in_memory(uri: str) -> bool:
+    """Return whether a uri names an SQLite database in memory, which ends with its process."""
+    return uri.startswith(("sqlite:", "sqlite+")) and sqlite_file(uri) is None
+
+
 def sqlite_file(uri: str) -> Path | None:
     """Return the file of an SQLite uri, whose driver may be named (sqlite+pysqlite); None for others and for a database
     in memory. It is absolute, so that a later change of folder does not move it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pflsweep.config.options import Tracking
 from pflsweep.tracking import moved
-from pflsweep.tracking.address import experiment_of, sqlite_file, uri_of
+from pflsweep.tracking.address import experiment_of, in_memory, sqlite_file, uri_of
 from pflsweep.tracking.failures import advice, is_gone, no_store, store_errors
 from pflsweep.tracking.lookup import NOTE, TRAINING
 from pflsweep.util import files
@@ -118,8 +118,7 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
     """
     uri = uri_of(options)
     file = sqlite_file(uri)
-    if (uri.startswith(("sqlite:", "sqlite+")) and file is None) or uri.rstrip("/") in ("http:", "https:"):
-        # sqlite:// is a database in memory, which ends with the process
+    if in_memory(uri) or uri.rstrip("/") in ("http:", "https:"):
         raise no_store(uri)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +274,7 @@ def check_store(options: Tracking) -> str:
             check_file(file)
         elif uri.startswith("http"):
             _mlflow(uri).search_experiments(max_results=1)
-        elif uri.startswith(("sqlite:", "sqlite+")):
+        elif in_memory(uri):
             raise no_store(uri)
         else:
             check_server(uri)

@@ -2,9 +2,8 @@
 
 import math
 import re
-from typing import TypeGuard
 
-from pflsweep.config.keys import as_override
+from pflsweep.config.keys import as_override, is_number
 from pflsweep.report import tables
 from pflsweep.report.paper.comparison import Cell
 from pflsweep.report.stats import rounded
@@ -29,11 +28,6 @@ def number(x: float, decimals: int, sign: str = "") -> str:
 def points(x: float) -> str:
     """Return a difference of accuracies in points."""
     return tables.NONE if math.isnan(x) else f"{number(x, 1)} points"
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a hyperparameter's value is a number, which has a place on an axis; true and false are names."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def in_order(value: object) -> tuple[bool, float, str]:

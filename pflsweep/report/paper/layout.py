@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pflsweep.config.keys import is_number
 from pflsweep.report.paper import published
 from pflsweep.report.paper.claims import KEYS, Statistic
 from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, matches, require_allowed
@@ -317,7 +318,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
             raise UserError(f"{at} is {value!r}: it has to be a whole number, at least 0.")
         elif key in TEXTS and not isinstance(value, str):
             raise UserError(f"{at} is {value!r}: it has to be a text.")
-        elif key in NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
+        elif key in NUMBERS and not is_number(value):
             raise UserError(f"{at} is {value!r}: it has to be a number.")
     return metric
 

@@ -32,8 +32,8 @@ class Leaderboard:
         begun = [columns for columns in self.has.values() if columns]
         every = range(len(of.layout.columns))
         self.columns = [at for at in every if begun and sum(at in columns for columns in begun) >= SHARE * len(begun)]
-        ranked = {row for row, columns in self.has.items() if columns.issuperset(self.columns)}
-        self.rows = [row for row in self.has if self.columns and row in ranked]
+        ranked = set(self.columns)
+        self.rows = [row for row, columns in self.has.items() if ranked and columns >= ranked]
 
     @cached_property
     def ranking(self) -> Ranking:

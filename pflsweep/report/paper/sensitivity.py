@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pflsweep.config.keys import as_override
+from pflsweep.config.keys import as_override, is_number
 from pflsweep.report import figures, lines, style
 from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.formats import in_order, is_number, short
+from pflsweep.report.paper.formats import in_order, short
 from pflsweep.report.paper.store import CellTrials
 from pflsweep.report.style import Picture
 

@@ -1,5 +1,7 @@
 """PFLlib's Per-FedAvg and FedPHP: numbers worked out by hand, and the description written out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,15 @@ from tests.algorithms.as_run.written_out import (
 )
 from tests.algorithms.helpers import EVERYBODY, STILL, by_hand, close, simulate
 
+HAND: dict[str, Any] = {"rounds": 1, "network": STILL, "epochs": 1, "batch": 1, "lr": 0.25}
+
+
+def of_one_client(test_rows: int) -> Federation:
+    """Return one client with four training rows of m = 4, and up to three test rows of m = -4."""
+    dataset = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3]).dataset
+    rows = Rows([np.arange(4)], [4 + np.arange(test_rows)])
+    return Federation(dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
+
 
 @pytest.mark.parametrize(
     ("test_rows", "personal"), [(3, -0.48056411743164063), (1, 0.6925811767578125), (0, 2.25677490234375)]
@@ -35,11 +46,7 @@ def test_perfedavg_by_hand(test_rows: int, personal: float) -> None:
     A step: w - 4 becomes (1 - 0.25 * 0.75) (w - 4) = 0.8125 (w - 4); two passes of two steps: w = 4 - 4 * 0.8125^4.
     Before it is scored: w + 4 = 6.25677490234375, times 0.75 for each of at most two test rows.
     """
-    dataset = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3]).dataset
-    rows = Rows([np.arange(4)], [4 + np.arange(test_rows)])
-    federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
-    setting = {"rounds": 1, "federation": federation, "network": STILL, "epochs": 1, "batch": 1, "lr": 0.25}
-    run = simulate(PfllibPerFedAvg, {"adapt_on": "test"}, **setting)
+    run = simulate(PfllibPerFedAvg, {"adapt_on": "test"}, federation=of_one_client(test_rows), **HAND)
     close(run.w, [2.25677490234375, 7])
     close(run.personal, [[personal, 7]])
 
@@ -47,11 +54,8 @@ def test_perfedavg_by_hand(test_rows: int, personal: float) -> None:
 @pytest.mark.parametrize("batching", [Batching(last_batch="drop"), Batching(steps=1), Batching()])
 def test_perfedavg_takes_two_steps_before_it_is_scored_also_on_a_partial_batch(batching: Batching) -> None:
     """As above, from a model that does not train: w + 4 = 4, times 0.75 for each of two batches, of 2 and 1 rows."""
-    dataset = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3]).dataset
-    rows = Rows([np.arange(4)], [4 + np.arange(3)])
-    federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
     run = simulate(
-        PfllibPerFedAvg, {"adapt_on": "test"}, rounds=0, federation=federation, network=STILL, batch=2, lr=0.25,
+        PfllibPerFedAvg, {"adapt_on": "test"}, rounds=0, federation=of_one_client(3), network=STILL, batch=2, lr=0.25,
         batching=batching,
     )  # fmt: skip
     close(run.personal, [[4 * 0.75**2 - 4, 7]])
@@ -59,11 +63,7 @@ def test_perfedavg_takes_two_steps_before_it_is_scored_also_on_a_partial_batch(b
 
 def test_perfedavg_adapts_on_training_rows_where_the_loader_ignores_the_split() -> None:
     """As above, but w - 4 = -1.74322509765625 is taken times 0.75 for each of two training rows."""
-    federation = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3])
-    rows = Rows([np.arange(4)], [4 + np.arange(3)])
-    federation = Federation(federation.dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
-    setting = {"rounds": 1, "federation": federation, "network": STILL, "epochs": 1, "batch": 1, "lr": 0.25}
-    run = simulate(PfllibPerFedAvg, {"adapt_on": "train"}, **setting)
+    run = simulate(PfllibPerFedAvg, {"adapt_on": "train"}, federation=of_one_client(3), **HAND)
     close(run.personal, [[4 - 1.74322509765625 * 0.75**2, 7]])
 
 
