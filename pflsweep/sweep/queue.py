@@ -3,17 +3,14 @@
 Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which is
 granted once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
-several trials of Optuna: `state_of` says which one counts. While the database is unavailable, calls wait for it, see
-`Retrying`.
+several trials of Optuna: `state_of` says which one counts.
 """
 
 import json
 import time
-import warnings
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +20,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
+from pflsweep.sweep.database import Database
 from pflsweep.sweep.hyperband import promoted
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.sampling import propose, pruner
@@ -36,9 +34,7 @@ from pflsweep.sweep.slot_state import (
     winner_trained,
 )
 from pflsweep.sweep.state import SweepState
-from pflsweep.sweep.storage import SILENCE, Retrying, open_storage, place_of, storage_url
-from pflsweep.util import files
-from pflsweep.util.retry import PAUSE
+from pflsweep.sweep.storage import SILENCE, storage_url
 
 LONGEST_NAME = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
 FINAL_SLOT = Slot(0, True, 0)  # stands for all final trials, since they share one study
@@ -66,26 +62,13 @@ class Queue:
 
         worker: the name by which `record_death` finds this worker's trials.
         """
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
-        url = storage_url(plan)
-        self.storage = open_storage(url, plan.workers.heartbeat)
-        place = place_of(url)
-        self._call = Retrying(place)
-        # Optuna reads a trial's state and then sets it. A server locks the row meanwhile; SQLite has no such lock, and
-        # would grant a trial to several workers
-        self._granting = partial(files.locked, place) if isinstance(place, Path) else nullcontext
+        self.database = Database(storage_url(plan), plan.workers.heartbeat, pruner(plan.tune))
         self.sweep = SweepState(plan)
-        self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
-        self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
         # Names of studies that are not read again until a command retries points
         self._settled_studies: set[str] = set()
         self._retried: str | None = None  # the last value of RETRIED that was read
         self._free: list[Slot] = []  # slots that were free at the last refresh
-
-    def wait_no_more(self) -> None:
-        """Let each call raise from now on where the database is unavailable, instead of waiting for it."""
-        self._call.wait = False
 
     def prepare(self, retry: bool = False) -> None:
         """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a
@@ -111,25 +94,18 @@ class Queue:
         self._enqueue(anew)
         # Announced last, so that a command that reads it finds the new trials
         if any(not slot.final for slot in anew):
-            self._call(self._study(self._study_name(FINAL_SLOT)).set_user_attr, RETRIED, uuid4().hex)
+            self.database.set_study_attr(self._study_name(FINAL_SLOT), RETRIED, uuid4().hex)
         self.refresh()
 
     def _describe(self) -> None:
         """Store in each study its sweep and what its values mean, for readers of optuna-dashboard."""
         attrs = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
         for name, slots in self._slots_by_study().items():
-            study = self._study(name)
-            if self._call(lambda study=study: study.metric_names) is None:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # metric names are experimental
-                    self._call(study.set_metric_names, [self.plan.metric_name(slots[0])])
-                for key, value in attrs.items():
-                    self._call(study.set_user_attr, key, value)
+            self.database.describe(name, self.plan.metric_name(slots[0]), attrs)
 
     def refresh(self) -> None:
         """Read the state of every slot from the database."""
-        final = self._study(self._study_name(FINAL_SLOT))
-        retried = self._call(lambda: final.user_attrs).get(RETRIED)
+        retried = self.database.study_attrs(self._study_name(FINAL_SLOT)).get(RETRIED)
         if retried != self._retried:
             self._settled_studies.clear()
             self._retried = retried
@@ -142,23 +118,13 @@ class Queue:
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
-        if self._could_be_heard():
-            # An unavailable database is left to `refresh`, which waits; Optuna warns that the call is experimental
-            with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for name in self._slots_by_study():
-                    if name not in self._settled_studies:
-                        optuna.storages.fail_stale_trials(self._study(name))
+        if self.database.could_hear:
+            self.database.fail_silent(name for name in self._slots_by_study() if name not in self._settled_studies)
         self.refresh()
         due = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "due"]
         if due:
             self._enqueue(due)
             self.refresh()
-
-    def _could_be_heard(self) -> bool:
-        """Return whether live workers have had time for a heartbeat since the database was last unavailable."""
-        heartbeat = self.plan.workers.heartbeat
-        return time.monotonic() - self._call.missed > PAUSE + SILENCE * heartbeat
 
     def claim(self, skip: Iterable[Slot] = ()) -> Lease | None:
         """Claim the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
@@ -168,18 +134,8 @@ class Queue:
                 continue
             self._free.remove(slot)
             trial_id = self._trial_id_of(slot)
-            # A heartbeat would make the worker seem alive that has claimed the trial meanwhile
-            if self._call(self.storage.get_trial, trial_id).state != TrialState.WAITING:
-                continue
             now = time.time()
-            # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
-            self._call(self.storage.record_heartbeat, trial_id)
-            try:
-                with self._granting():
-                    granted = self._call(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
-            except UpdateFinishedTrialError:
-                granted = False
-            if granted:
+            if self.database.claim(trial_id):
                 return self._new_lease(slot, trial_id, now)
         return None
 
@@ -201,14 +157,11 @@ class Queue:
 
     def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""
-        self._call(self.storage.set_trial_user_attr, lease.trial_id, key, value)
+        self.database.set_attr(lease.trial_id, key, value)
 
     def report(self, lease: Lease, step: int, value: float) -> bool:
         """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
-        self._call(self.storage.set_trial_intermediate_value, lease.trial_id, step, value)
-        trial = self._call(self.storage.get_trial, lease.trial_id)
-        study = self._study(self._study_name(lease.slot))
-        return self._call(study.pruner.prune, study, trial)
+        return self.database.report(self._study_name(lease.slot), lease.trial_id, step, value)
 
     def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
@@ -216,19 +169,8 @@ class Queue:
 
     def beat(self, lease: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is unavailable; the next heartbeat may reach it."""
-        trial_id, now = lease.trial_id, time.time()
-        try:
-            self.storage.record_heartbeat(trial_id)
-            for key, value in lease.notes.items():
-                self.storage.set_trial_user_attr(trial_id, key, value)
-            trial_state = self.storage.get_trial(trial_id).state
-        except UpdateFinishedTrialError:
-            trial_state = TrialState.FAIL
-        except Exception as error:
-            # Other workers could not send heartbeats either, see `_could_be_heard`
-            self._call.noticed(error)
-            raise
-        if trial_state == TrialState.RUNNING:
+        now = time.time()
+        if self.database.beat(lease.trial_id, lease.notes):
             lease.renewed = now
         else:
             lease.lost = True
@@ -255,24 +197,24 @@ class Queue:
         """
         found = 0
         for name in self._slots_by_study():
-            for trial in self._trials(name):
+            for trial in self.database.trials(name):
                 if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
                     # Another worker may have taken the trial over meanwhile
                     with suppress(UpdateFinishedTrialError):
-                        self._count_death(self._find_trial_id(name, trial.number), trial, status)
+                        self._count_death(self.database.trial_id(name, trial.number), trial, status)
                     found += 1
         self.revive()
         return found
 
     def retry_after_death(self, lease: Lease, status: str) -> None:
         """Enqueue a slot again after a process of its worker has died, and count the death against it."""
-        self._count_death(lease.trial_id, self._call(self.storage.get_trial, lease.trial_id), status)
+        self._count_death(lease.trial_id, self.database.trial(lease.trial_id), status)
         self.revive()
 
     def _count_death(self, trial_id: int, trial: FrozenTrial, status: str) -> None:
         death = {"status": status, "rounds": rounds_in_record(trial)}
-        self._call(self.storage.set_trial_user_attr, trial_id, "death", death)
-        self._finish(trial_id, TrialState.FAIL)
+        self.database.set_attr(trial_id, "death", death)
+        self.database.finish(trial_id, TrialState.FAIL)
 
     def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""
@@ -290,7 +232,7 @@ class Queue:
     def prune(self, lease: Lease, result: dict[str, Any]) -> None:
         """Settle a slot as pruned. Its value is the one of the last report."""
         self.set_attr(lease, "result", result)
-        steps = self._call(self.storage.get_trial, lease.trial_id).intermediate_values
+        steps = self.database.trial(lease.trial_id).intermediate_values
         self._end(lease, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
     def release(self, lease: Lease) -> None:
@@ -299,38 +241,27 @@ class Queue:
         Raises at once where the database is unavailable, since the caller is about to end. The slot's lease then
         expires, and another worker takes it over.
         """
-        self.storage.set_trial_state_values(lease.trial_id, state=TrialState.WAITING)
+        self.database.release(lease.trial_id)
 
     def _end(self, lease: Lease, trial_state: TrialState, value: float | None = None) -> None:
         """Set the final state of a claimed slot's trial."""
-        self._finish(lease.trial_id, trial_state, None if value is None else [value])
-        self.sweep.states[lease.slot] = state_of([self._call(self.storage.get_trial, lease.trial_id)])
-
-    def _finish(self, trial_id: int, trial_state: TrialState, values: list[float] | None = None) -> None:
-        """Set the final state of a trial. Raises UpdateFinishedTrialError if it has another one."""
-        try:
-            self._call(self.storage.set_trial_state_values, trial_id, state=trial_state, values=values)
-        except UpdateFinishedTrialError:
-            # A first attempt may have been stored and its answer lost
-            trial = self._call(self.storage.get_trial, trial_id)
-            if (trial.state, trial.values) != (trial_state, values):
-                raise
+        self.database.finish(lease.trial_id, trial_state, value)
+        self.sweep.states[lease.slot] = state_of([self.database.trial(lease.trial_id)])
 
     def _new_lease(self, slot: Slot, trial_id: int, renewed: float) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[slot.group]
-        self._call(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
+        self.database.set_attr(trial_id, "worker", self.worker)
         if slot.final:
             point = self.sweep.winner(slot.group) or {}
             # Each key by itself too, for optuna-dashboard
             for key, value in {POINT: json.dumps(point), **point}.items():
-                self._call(self.storage.set_trial_user_attr, trial_id, key, value)
+                self.database.set_attr(trial_id, key, value)
             return Lease(slot, trial_id, point, renewed)
-        trial = self._call(self.storage.get_trial, trial_id)
-        params, kinds = self._params(slot, trial), distributions(group.space)
-        for key in (key for key in params if key not in trial.params):
-            drawn = kinds[key].to_internal_repr(params[key])
-            self._call(self.storage.set_trial_param, trial_id, key, drawn, kinds[key])
+        trial = self.database.trial(trial_id)
+        params = self._params(slot, trial)
+        new = {key: value for key, value in params.items() if key not in trial.params}
+        self.database.set_params(trial_id, new, distributions(group.space))
         return Lease(slot, trial_id, group.point_of(params), renewed)
 
     def _params(self, slot: Slot, trial: FrozenTrial) -> dict[str, Any]:
@@ -359,43 +290,27 @@ class Queue:
             found.setdefault(self._study_name(slot), []).append(slot)
         return found
 
-    def _study(self, name: str) -> optuna.Study:
-        """Return a study, which is created where there is none of that name."""
-        if name not in self._studies:
-            self._studies[name] = self._call(
-                optuna.create_study,
-                storage=self.storage,
-                study_name=name,
-                direction="maximize",
-                load_if_exists=True,
-                pruner=pruner(self.plan.tune),
-            )
-        return self._studies[name]
-
-    def _trials(self, name: str) -> list[FrozenTrial]:
-        return self._call(self._study(name).get_trials, deepcopy=False)
-
     def study_of(self, group: int) -> optuna.Study:
         """Return the study of a group's search, for plots."""
-        return self._study(self._study_name(Slot(group, False, 0)))
+        return self.database.study(self._study_name(Slot(group, False, 0)))
 
     def _read(self, name: str, slots: list[Slot]) -> None:
         """Read the state of a study's slots, and drop duplicate trials."""
         by_slot: dict[str, list[FrozenTrial]] = {}
-        for trial in self._trials(name):
+        for trial in self.database.trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for slot in slots:
             state = self.sweep.states[slot] = self.sweep.adapt_to_search(slot, state_of(by_slot.get(_label(slot), [])))
             for number in state.duplicates:
-                self._drop(self._find_trial_id(name, number))
+                self._drop(self.database.trial_id(name, number))
         settled = all(self.sweep.states[slot].status in SETTLED for slot in slots)
         (self._settled_studies.add if settled else self._settled_studies.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
         """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
         try:
-            self._call(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
-            self._finish(trial_id, TrialState.FAIL)
+            self.database.set_attr(trial_id, "duplicate", True)
+            self.database.finish(trial_id, TrialState.FAIL)
         except UpdateFinishedTrialError:
             pass
 
@@ -418,7 +333,7 @@ class Queue:
             )
             name = self._study_name(slot)
             self._settled_studies.discard(name)
-            self._call(self._study(name).add_trial, trial)
+            self.database.add(name, trial)
 
     def _known_params(self, slot: Slot, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         """Return the params and distributions that a slot's new trial has from the beginning.
@@ -447,13 +362,7 @@ class Queue:
     def _trial_id_of(self, slot: Slot) -> int:
         trial = self.sweep.states[slot].trial
         assert trial is not None
-        return self._find_trial_id(self._study_name(slot), trial.number)
-
-    def _find_trial_id(self, name: str, number: int) -> int:
-        if (name, number) not in self._ids:
-            study = self._call(self.storage.get_study_id_from_name, name)
-            self._ids[name, number] = self._call(self.storage.get_trial_id_from_study_id_trial_number, study, number)
-        return self._ids[name, number]
+        return self.database.trial_id(self._study_name(slot), trial.number)
 
 
 def _label(slot: Slot) -> str:

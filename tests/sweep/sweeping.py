@@ -1,4 +1,6 @@
-"""Run a sweep of twelve short trials as the real command in a process of its own, and read what it has left."""
+"""Run a sweep of twelve short trials as the real command in a process of its own, and read what it has left; open the
+queue of a plan without a command.
+"""
 
 import json
 import os
@@ -17,6 +19,7 @@ import pandas as pd
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.storage import open_storage
 
@@ -115,8 +118,15 @@ def database(folder: Path) -> str:
     return f"sqlite:///{folder / 'runs' / 'sweeps' / 'optuna.db'}"
 
 
+def opened(plan: Plan) -> Queue:
+    """Return a plan's queue, with all its slots enqueued."""
+    queue = Queue(plan)
+    queue.prepare()
+    return queue
+
+
 def age_heartbeats(queue: Queue) -> None:
     """Make all heartbeats in a queue's database a minute old, as if no worker had sent one since."""
-    file = queue.storage.url.removeprefix("sqlite:///")
+    file = queue.database.storage.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")

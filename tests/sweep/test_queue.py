@@ -1,7 +1,6 @@
 """The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
-import gc
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
@@ -22,20 +20,13 @@ from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.slot_state import point_of, state_of
-from pflsweep.util import files, retry
-from pflsweep.util.errors import UserError
-from tests.sweep.sweeping import age_heartbeats
+from pflsweep.util import files
+from tests.sweep.sweeping import age_heartbeats, opened
 
 SEARCH, FINAL = Slot(0, False, 0), Slot(0, True, 0)
 KILLED: dict[str, Any] = {"status": "SIGKILL"}
 COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
-
-
-def opened(plan: Plan) -> Queue:
-    queue = Queue(plan)
-    queue.prepare()
-    return queue
 
 
 def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
@@ -142,7 +133,7 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
     assert [one.sweep.states[slot].trial for slot in plan.slots] == [
         two.sweep.states[slot].trial for slot in plan.slots
     ]
-    trials = [t for study in one._studies.values() for t in study.get_trials()]
+    trials = [t for study in one.database._studies.values() for t in study.get_trials()]
     assert sum(trial.state == WAITING for trial in trials) == len(list(plan.slots))
     assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.slots))
 
@@ -194,37 +185,6 @@ def test_a_pruned_point_has_the_value_of_its_last_round_and_not_of_its_best(plan
     trial = queue.sweep.states[claim.slot].trial
     assert trial is not None
     assert (trial.state, trial.value) == (PRUNED, 0.3)
-
-
-@pytest.mark.parametrize("retried", [True, False])
-def test_a_call_is_made_again_until_the_database_answers(
-    retried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the live page makes each call once."""
-    monkeypatch.setattr(retry, "PAUSE", 0)
-    answers = iter([OperationalError("select", {}, Exception("gone")), 7])
-
-    def asked() -> int:
-        if isinstance(answer := next(answers), Exception):
-            raise answer
-        return answer
-
-    ask = storages.Retrying(tmp_path)
-    ask.wait = retried
-    if retried:
-        assert ask(asked) == 7
-    else:
-        with pytest.raises(OperationalError):
-            ask(asked)
-
-
-def test_a_database_that_was_deleted_is_not_waited_for(plan: Plan) -> None:
-    queue = opened(plan)
-    queue.storage.engine.dispose()
-    for file in plan.folder.glob("optuna.db*"):
-        file.unlink()
-    with pytest.raises(retry.StorageLost, match=rf"{plan.folder} was deleted or replaced .*no such table"):
-        queue.refresh()
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:
@@ -308,7 +268,7 @@ def test_a_claim_sends_no_heartbeat_for_another_workers_trial(plan: Plan, monkey
     taken = other.claim()
     assert taken is not None
     beats: list[int] = []
-    monkeypatch.setattr(queue.storage, "record_heartbeat", beats.append)
+    monkeypatch.setattr(queue.database.storage, "record_heartbeat", beats.append)
     mine = queue.claim()
     assert mine is not None
     assert beats == [mine.trial_id]
@@ -366,7 +326,7 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
     assert {state.reason for state in queue.sweep.states.values() if state.status == "diverged"} == {
         "no loss is finite"
     }
-    (study,) = [s for name, s in queue._studies.items() if "search" in name]
+    (study,) = [s for name, s in queue.database._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
     ledger.write(queue.sweep, [])
     (written,) = ledgers(plan.runs)
@@ -607,7 +567,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     again = Queue(many)
     again.refresh()
     assert sum(state.status == "done" for state in again.sweep.states.values()) == 20
-    assert optuna.get_all_study_names(queue.storage) == [f"final trials {many.id}"]
+    assert optuna.get_all_study_names(queue.database.storage) == [f"final trials {many.id}"]
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
@@ -616,7 +576,7 @@ def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     claim = queue.claim()
     assert claim is not None
     queries: list[str] = []
-    event.listen(queue.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
+    event.listen(queue.database.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
     assert queue.holds(claim)
     assert not queries
     _suspend(claim)
@@ -674,74 +634,5 @@ def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
 
 
 def optuna_studies(queue: Queue) -> list[optuna.Study]:
-    storage = storages.open_storage(queue.storage.url, 60)
+    storage = storages.open_storage(queue.database.storage.url, 60)
     return [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
-
-
-@pytest.mark.parametrize("address", ["sqlite:///{}/my.db", "sqlite+pysqlite:///{}/my.db"])
-def test_sqlite_is_known_by_its_address_with_and_without_a_driver(address: str, plan: Plan, tmp_path: Path) -> None:
-    """It grants a slot several times without the lock that is held for it."""
-    queue = opened(given(plan, address.format(tmp_path), None))
-    with queue.storage.engine.connect() as connection:
-        assert connection.exec_driver_sql("pragma journal_mode").scalar() == "wal"
-    with ThreadPoolExecutor() as pool:
-        with files.locked(tmp_path):
-            claim = pool.submit(queue.claim)
-            assert not wait([claim], timeout=0.3).done
-        assert claim.result() is not None
-
-
-@pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite+pysqlite:///"])
-def test_a_database_in_memory_is_refused(address: str, plan: Plan) -> None:
-    with pytest.raises(UserError, match=r"in memory, which workers cannot share\. Name a file"):
-        Queue(given(plan, address, None))
-
-
-def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:
-    """Python 3.13 warns of a database that the garbage collector finds open."""
-    storage = storages.open_storage(f"sqlite:///{tmp_path}/optuna.db", 10)
-    optuna.create_study(storage=storage).enqueue_trial({})
-    pool = storage.engine.pool
-    closed: list[Any] = []
-    event.listen(pool, "close", lambda connection, _: closed.append(connection))
-    del storage
-    gc.collect()
-    assert closed
-
-
-@pytest.mark.parametrize(
-    ("storage", "mlflow"),
-    [
-        ("sqlite:///mlflow.db", None),
-        ("sqlite:///./a/../mlflow.db", "sqlite:///mlflow.db"),
-        ("sqlite+pysqlite:///mlflow.db", None),
-        ("postgresql://me:one@host/runs", "postgresql+psycopg://you:two@host:5432/runs?sslmode=require"),
-    ],
-)
-def test_optuna_does_not_get_mlflows_database(plan: Plan, storage: str, mlflow: str | None) -> None:
-    """Both keep the version of their tables in `alembic_version`, so that the second would ruin the first's."""
-    with pytest.raises(UserError, match=r"the database of MLflow .* Give each a database of its own"):
-        storages.storage_url(given(plan, storage, mlflow))
-
-
-@pytest.mark.parametrize(
-    ("storage", "mlflow"),
-    [
-        ("sqlite:///optuna.db", None),
-        ("sqlite:///mlflow.db", "http://127.0.0.1:5000"),
-        ("postgresql://me@host/optuna", "postgresql://me@host/mlflow"),
-        ("postgresql://me@host:5433/runs", "postgresql://me@host/runs"),
-        ("postgresql://me@host/runs?options=-csearch_path%3Doptuna", "postgresql://me@host/runs"),
-        ("postgresql://me:a@b:c@host/runs", None),
-    ],
-)
-def test_databases_of_their_own_are_used(plan: Plan, storage: str, mlflow: str | None) -> None:
-    assert storages.storage_url(given(plan, storage, mlflow)) == storage
-
-
-def given(plan: Plan, storage: str, mlflow: str | None) -> Plan:
-    """Return the plan with other addresses of Optuna's and of MLflow's database."""
-    group = plan.groups[0]
-    values = {**group.config.values, "tracking": {**group.config.values["tracking"], "uri": mlflow}}
-    config = replace(group.config, values=values)
-    return plan._replace(groups=[group._replace(config=config)], workers=replace(plan.workers, storage=storage))

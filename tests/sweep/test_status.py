@@ -68,7 +68,7 @@ def test_a_database_that_is_away_when_the_live_status_begins_is_waited_for(
     real, away = Queue.refresh, [OperationalError("select", {}, Exception("gone"))]
 
     def refresh(self: Queue) -> None:
-        self._call(lambda: away and _raise(away.pop()))
+        self.database._call(lambda: away and _raise(away.pop()))
         real(self)
 
     monkeypatch.setattr(Queue, "refresh", refresh)

@@ -228,7 +228,7 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     queue.prepare()
     claim = queue.claim()
     assert claim is not None
-    monkeypatch.setattr(queue.storage, "set_trial_user_attr", _gone)
+    monkeypatch.setattr(queue.database.storage, "set_trial_user_attr", _gone)
     record = SimpleNamespace(last_row={"round": 3, "personal_accuracy": 0.5}, config={"train": {"rounds": 9}})
     worker._Watch(queue, claim, before=9)(record)
     with pytest.raises(ConnectionError):
@@ -390,7 +390,7 @@ def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
     queue.prepare()
     claim = queue.claim()
     assert claim is not None
-    store = queue.storage.set_trial_state_values
+    store = queue.database.storage.set_trial_state_values
 
     def lossy(*args: Any, **kwargs: Any) -> bool:
         answer = store(*args, **kwargs)
@@ -404,7 +404,7 @@ def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
             raise {"failed": worker.UserError, "pruned": worker.Pruned}[outcome]("for a test")
         return [{"value": 0.5, "identity": "a"}]
 
-    monkeypatch.setattr(queue.storage, "set_trial_state_values", lossy)
+    monkeypatch.setattr(queue.database.storage, "set_trial_state_values", lossy)
     assert worker._settle(queue, claim, train)
     assert lost == [True]
     assert not caplog.text

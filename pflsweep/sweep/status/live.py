@@ -48,7 +48,7 @@ class LiveStatus:
         self._sweep = self._queue.sweep
         self._queue.refresh()
         # Later `_follow` says that the database is unavailable, which it could not while a call waits
-        self._queue.wait_no_more()
+        self._queue.database.wait_no_more()
         self._began, self._training = time.monotonic(), False
         self._cost = {slot: self._gradients(slot) for slot in plan.slots}
         self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
