@@ -54,7 +54,11 @@ def test_in_a_sweep_a_list_has_several_values() -> None:
         (None, {"seed": object()}, r"seed is <object .*, a object: it has to be a number, a text, a list or None"),
         (None, {"train__lrr": 1}, "Unknown config key 'train.lrr'. Did you mean 'train.lr'"),
         (None, {"algorithm": ["local", "pgfed"]}, "algorithm has to be one option's name"),
-        ("plan=true", {}, r"plan=true is of a sweep: add -m \(in Python: pflsweep.run_sweep\)"),
+        (
+            "plan=true",
+            {},
+            r"plan=true is a key of a sweep, not of a single trial: add -m \(in Python: pflsweep.run_sweep\)",
+        ),
         (None, {"tune": "grid"}, r"in Python: pflsweep.run_sweep"),
         ("algorithm=fedavg,local", {}, r"has several values: add -m \(in Python: pflsweep.run_sweep\) to train each"),
         ("train.lr=range(1,3)", {}, r"has several values: add -m \(in Python: pflsweep.run_sweep\) to train each"),
@@ -184,6 +188,18 @@ def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
     for table in (pd.DataFrame(), pd.DataFrame({"method": ["local"]})):
         with pytest.raises(UserError, match="these are no trials"):
             pflsweep.plot(table)
+
+
+def test_trials_whose_clients_were_never_scored_have_no_plot() -> None:
+    file = records.finished(Path("runs").absolute(), "local", [1, 1]).folder / "rounds.parquet"
+    table = pd.read_parquet(file)
+    table[[name for name in table if name.startswith("personal_")]] = float("nan")
+    table.to_parquet(file)
+    trials = pflsweep.load()
+    assert len(trials) == 1
+    for plot in (pflsweep.plot, pflsweep.plot_gains):
+        with pytest.raises(UserError, match="no client of these trials was ever scored"):
+            plot(trials)
 
 
 def test_a_records_own_folder_is_no_folder_of_runs() -> None:

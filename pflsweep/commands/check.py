@@ -110,7 +110,7 @@ def _report(property_: Property, case: Case, said: set[str]) -> bool:
     """
     why = verdict(property_, case)
     says = statement(property_)
-    reason = "for a reason that stands above" if why in said else why
+    reason = "for the same reason as above" if why in said else why
     print(f"FAILED  {says}\n        {reason}" if why else f"ok      {says}", flush=True)
     said.add(why)
     return bool(why)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pflsweep.commands.main import COMMANDS, config_dir_of
 from pflsweep.config import options
+from pflsweep.config.compose import is_of_sweep
 from pflsweep.config.hydra_errors import known_keys
 from pflsweep.config.hydra_loader import GROUPS, option_files
 from pflsweep.config.keys import key_of
@@ -97,15 +98,18 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
     """Return all candidates for `word` after the words `given`. own: the user's folder of options."""
     command = next((each for each in given if each in COMMANDS), None)
     if command is None or (command == "data" and {"show", "prepare"} & {*given}):
+        of_sweep = command is None  # `data` is of the data of one trial, and refuses a sweep's keys
         if word.startswith("-"):
-            return FLAGS
+            return FLAGS if of_sweep else ["--config-dir", "--help", *(["--out"] if "show" in given else [])]
         if "=" in word:
             return _values(word, own)
         keys = known_keys([each for each in given if "=" in each], own)
+        keys = [key for key in keys if of_sweep or not is_of_sweep(key)]
         # Keys of a group are offered after its name, as there are many
         if "." not in word:
-            keys = [*GROUPS, "tune", "+setting", *(f"{k.partition('.')[0]}." if "." in k else k for k in keys)]
-        commands = [] if any("=" in each for each in given) else COMMANDS
+            groups = [*GROUPS, "+setting", *(["tune"] if of_sweep else [])]
+            keys = [*groups, *(f"{k.partition('.')[0]}." if "." in k else k for k in keys)]
+        commands = COMMANDS if of_sweep and not any("=" in each for each in given) else []
         return [*commands, *(key if key.endswith(".") else f"{key}=" for key in keys)]
     if command == "list":
         from pflsweep.commands.list import KNOWN

@@ -5,21 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflsweep.util import files
-from pflsweep.util.errors import Parser, UserError, nearest
+from pflsweep.util.errors import Parser, UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pflsweep.config.compose import Config
 
-WORDS = ["prepare", "show"]
 KINDS = ("png", "svg", "pdf")  # of pictures
 
 
 def main(argv: list[str]) -> int:
-    """Run one of the commands in WORDS. Raises UserError on bad input."""
-    if argv and not argv[0].startswith("-") and argv[0] not in WORDS:
-        raise UserError(f"data: unknown command '{argv[0]}'.{nearest(argv[0], WORDS)} Use one of: {', '.join(WORDS)}.")
+    """Run `prepare` or `show`. Raises UserError on bad input."""
     options = _parser().parse_args(argv or ["--help"])
     return int(options.run(options))
 

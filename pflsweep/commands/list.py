@@ -82,22 +82,29 @@ def _readings() -> Iterator[str]:
     from pflsweep.config import reading
 
     for paper in reading.names():
-        of = reading.read(paper)
-        assert of is not None, "it has just been listed"
-        lines = [f"{paper}: {of.code}"]
-        for change in of.changes.values():
-            keys = list(change.overrides)
-            keys += [f"{row} is scored by its {view} models" for row, view in change.views.items()]
-            keys += [f"{row} in the {round} round" for row, round in change.rounds.items()]
-            lines += [
-                f"  {change.name} ({change.where})",
-                f"    paper  {change.paper}",
-                f"    code   {change.code}",
-                f"    keys   {'; '.join(keys)}",
-            ]
-        lines += [f"  no public code: {', '.join(of.unknown)}"] if of.unknown else []
-        lines += [f"  not modelled: {text}" for text in of.not_modelled]
-        yield "\n".join(lines)
+        yield f"{paper}: {_or_why(_lines_of_reading, paper)}"
+
+
+def _lines_of_reading(paper: str) -> str:
+    """Return the code of a paper's authors and its differences from the paper."""
+    from pflsweep.config import reading
+
+    found = reading.read(paper)
+    assert found is not None, "it has just been listed"
+    lines = [found.code]
+    for change in found.changes.values():
+        keys = list(change.overrides)
+        keys += [f"{row} is scored by its {view} models" for row, view in change.views.items()]
+        keys += [f"{row} in the {round} round" for row, round in change.rounds.items()]
+        lines += [
+            f"  {change.name} ({change.where})",
+            f"    paper  {change.paper}",
+            f"    code   {change.code}",
+            f"    keys   {'; '.join(keys)}",
+        ]
+    lines += [f"  no public code: {', '.join(found.unknown)}"] if found.unknown else []
+    lines += [f"  not modelled: {text}" for text in found.not_modelled]
+    return "\n".join(lines)
 
 
 def _spaces(config_dir: str | None) -> Iterator[str]:
@@ -119,6 +126,8 @@ def _lines_of_space(name: str) -> str:
         grid = ", ".join(map(as_override, axis.grid))
         span = "" if axis.range is None else f"{axis.range[0]:g} to {axis.range[1]:g}{', log' * axis.log}"
         rows.append((key, grid, span, axis.source))
+    if not rows:
+        return "  nothing is searched"
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     return "\n".join("  " + "  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 

@@ -126,10 +126,13 @@ def _word(word: str, rest: list[str]) -> int:
     """Run one of COMMANDS. Raises UserError if there is none of that name."""
     if word not in COMMANDS:
         from pflsweep.config.hydra_loader import GROUPS, conf_dir
+        from pflsweep.config.options import rules, sweep_rules
 
         option = next((f"{g}={word}" for g in GROUPS if (conf_dir() / g / f"{word}.yaml").exists()), None)
         if option:
             raise UserError(f"Unknown command '{word}'. Did you mean {option}?")
+        if word in {*rules(), *sweep_rules()} or word.partition(".")[0] in GROUPS:
+            raise UserError(f"'{word}' has no value: give it one, as in {word}=VALUE (see `pflsweep list keys`).")
         raise UserError(
             f"Unknown command '{word}'.{nearest(word, list(COMMANDS))} Commands are: {', '.join(COMMANDS)}. "
             "To train, give key=value, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."

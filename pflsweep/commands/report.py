@@ -93,7 +93,7 @@ def _runs(options: argparse.Namespace) -> int:
     done = [record for record in chosen.records if comparable(record)]
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged, *chosen.copies]
-        searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
+        searching = [f"{len(chosen.hidden)} trials of searches, which no table shows"] if chosen.hidden else []
         said = "; ".join([*states, *searching]).removesuffix(".") or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
     with files.writing(options.out, "--out DIR"):

@@ -118,5 +118,5 @@ def _check_port(host: str, port: int) -> None:
             tried.bind((host, port))
         except (OSError, OverflowError) as error:
             if getattr(error, "errno", None) == errno.EADDRINUSE:
-                raise UserError(f"port {port} is taken: --port {port + 1}") from error
+                raise UserError(f"port {port} is in use. Choose another, as in --port {port + 1}.") from error
             raise UserError(f"--host {host} --port {port} cannot be used ({error}).") from error

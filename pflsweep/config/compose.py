@@ -71,7 +71,10 @@ class Config:
         return bool(self.values.get(group))
 
     def node(self, group: str) -> Node:
-        """Return what a group's option builds. Raises UserError if its `_target_` names nothing."""
+        """Return the node of a group: its option, import path and arguments.
+
+        Raises UserError if `_target_` is no import path.
+        """
         return Node.of(group, self.choices[group], self.values.get(group))
 
     @property
@@ -172,4 +175,8 @@ def check_single(overrides: list[str]) -> None:
     """Raise SweepOnly if overrides of a single trial set a key of a sweep."""
     asked = [override for override in overrides if is_of_sweep(override)]
     if asked:
-        raise SweepOnly(f"{asked[0]} is of a sweep", f"{ADD_M}, as in `pflsweep -m {' '.join(asked)}`.", several=False)
+        raise SweepOnly(
+            f"{asked[0]} is a key of a sweep, not of a single trial",
+            f"{ADD_M}, as in `pflsweep -m {' '.join(asked)}`.",
+            several=False,
+        )

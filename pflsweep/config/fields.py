@@ -4,6 +4,7 @@ import math
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
+from pflsweep.config.keys import as_override
 from pflsweep.util.errors import UserError, nearest
 
 # The largest whole number for keys without a bound of their own. They are counts; a larger value is a typing error.
@@ -94,8 +95,9 @@ def require(key: str, value: Any, rule: Rule) -> None:
     guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
     if not guess and (written := _as_meant(value, rule)) is not None:
         guess = f" Write {written}."
+    shown = repr(value) if isinstance(value, str) else as_override(value)
     raise UserError(
-        f"{key} is {'null' if value is None else repr(value)}: it must be {rule}.{guess}{_too_large(value, rule)}"
+        f"{key} is {shown}: it must be {rule}.{guess}{_too_large(value, rule)}"
         + (f" ({key}: {rule.meaning}.)" if rule.meaning else "")
     )
 
@@ -147,7 +149,7 @@ def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: An
     records stay valid.
     """
     if stray := sorted(bounds.keys() - {"low", "high", "above", "below", "empty", "items"}):
-        value = " The value of a key stands in its option's YAML file." if "default" in stray else ""
+        value = " Defaults belong in the option's YAML file." if "default" in stray else ""
         raise TypeError(
             f"hyper() takes no '{stray[0]}': it takes choices, neutral, low, high, above, below, empty, items.{value}"
         )

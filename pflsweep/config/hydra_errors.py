@@ -79,7 +79,6 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
 
 def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | None) -> str:
     """Return the message for the user of an error that Hydra or OmegaConf has raised."""
-    sources = search_path(config_dir)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         known = sorted(error.options)
@@ -94,14 +93,14 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
     cause = str(error.__cause__ or error)
     missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
     if missing and ("Could not override" in str(error) or "is not in struct" in cause):
-        return unknown_key(missing[1], _known_keys(overrides, sources))
+        return unknown_key(missing[1], known_keys(overrides, config_dir))
     if missing := re.search(r"Could not append to config. An item is already at '([^']*)'", str(error)):
         return f"+{missing[1]}=...: the key is there already. Write {missing[1]}=..., without the +."
     if missing := re.search(r"Multiple values for ([\w/]+)\..*: ([^']*)'", str(error), re.DOTALL):
         choice = f"{missing[1]}={missing[2]}"
         return f"+{choice}: {missing[1]} is chosen already. Write {choice}, without the +."
     if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", str(error)):
-        return f"~{missing[1]} takes a key away, but: {unknown_key(missing[1], _known_keys(overrides, sources))}"
+        return f"~{missing[1]} takes a key away, but: {unknown_key(missing[1], known_keys(overrides, config_dir))}"
     if (missing := re.search(r"Error merging override (\S+)", str(error))) and "with ListConfig" in cause:
         return f"{missing[1]}: this key is a list, such as {missing[1].partition('=')[0]}=[1,2], not a mapping."
     detail = f" ({one_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
@@ -171,15 +170,12 @@ def _is_group(key: str) -> bool:
 
 
 def known_keys(overrides: list[str], config_dir: str | Path | None = None) -> list[str]:
-    """Return the keys that a command with these overrides may set, of trials and of sweeps."""
-    return _known_keys(overrides, search_path(config_dir))
+    """Return the keys that a command with these overrides may set, of trials and of sweeps.
 
-
-def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
-    """Return all full keys of the options that the overrides choose, and of the defaults in other groups.
-
-    Where an override chooses several options, the keys of each are among them.
+    They are those of the options that the overrides choose, and of the defaults in other groups. Where an override
+    chooses several options, the keys of each are among them.
     """
+    sources = search_path(config_dir)
     named = [override.partition("=") for override in overrides]
     chosen = {group: option.split(",") for group, _, option in named if group in GROUPS}
     known: dict[str, None] = {}

@@ -27,7 +27,10 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_override(value: Any) -> str:
-    """Return a value as text in an override: null, true, [1,2]."""
+    """Return a value for display, as an override would have it: null, true, [1,2].
+
+    Text is not quoted; `overrides.as_text` gives text that Hydra can parse.
+    """
     if isinstance(value, list):
         return f"[{','.join(map(as_override, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,6 +12,7 @@ from typing import Any, Self
 from pflsweep.config.fields import SEEDS, Rule, hyper, rules_of
 
 TUNE_SPLITS = ("validation", "test")
+VIEW_NAMES = ("personal", "global", "trained")  # whose models are scored
 FLOAT32 = 1e38  # factors of weights stay below it, since weights are float32 and would overflow
 
 
@@ -128,7 +129,8 @@ class Train(Keys):
     )
     epochs: int = hyper("local epochs of a client's turn", low=1, high=100_000)
     steps: int | None = hyper(
-        "local steps of a turn instead of epochs; of each epoch of fine-tuning too",
+        "local steps of a turn instead of epochs, also in each epoch of a method's own fine-tuning; new clients "
+        "(data.new_epochs) still pass over their rows",
         low=1,
         high=10_000_000,
         neutral=None,
@@ -238,7 +240,7 @@ class Tune(Keys):
     validation: float = hyper(
         "share of each client's training rows that is held back; the winner is trained on all", above=0, below=1
     )
-    view: str = hyper("whose accuracy counts", choices=("personal", "global", "trained"))
+    view: str = hyper("whose accuracy counts", choices=VIEW_NAMES)
     round: str = hyper("which of a point's rounds counts; of final trials always the last", choices=("last", "best"))
     scale: str | int | None = hyper("scale of the points; null: that of final trials", neutral=None)
     seeds: int = hyper("number of seeds for each point (the first of the sweep's); their mean counts", low=1)

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pflsweep.config.options import VIEW_NAMES
 from pflsweep.util import files
-from pflsweep.util.errors import UserError, nearest, one_line, require_known
+from pflsweep.util.errors import UserError, nearest, one_line, require_known, require_one_of
 from pflsweep.util.resources import own_and_shipped
 
 PAPER, CODE = "paper", "code"
@@ -96,7 +97,7 @@ def read(paper: str) -> Reading | None:
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
     shown = f"sweeps/reading/{paper}.yaml"
     try:
-        content = files.read_yaml(file)  # not hydra_loader.read_option: reports do not import Hydra
+        content = files.read_yaml(file)  # not hydra_loader.read_option: reports of runs and tables do not import Hydra
     except Exception as error:  # the parser raises errors of several kinds
         raise UserError(f"{shown} cannot be read as YAML: {one_line(error)}.") from error
     require_known(content, KEYS, shown)
@@ -163,6 +164,9 @@ def _change(name: str, given: Any, where: str) -> Change:
                 f"{where}.expected.{row} is {metrics!r}: it has to name metrics that go up or down, such as "
                 "{s_acc: up, l_acc: down}."
             )
+    for key, allowed in (("views", VIEW_NAMES), ("rounds", ("last", "best"))):
+        for row, value in given.get(key, {}).items():
+            require_one_of(f"{key}.{row}", value, allowed, where)
     _texts(given.get("tables", []), f"{where}.tables")
     return Change(name, **given)
 

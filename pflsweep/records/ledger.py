@@ -115,7 +115,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger:
             _require_kinds(group, OF_A_GROUP)
             _require(search_config(group), dict, "search_config")
             for key, axis in group["space"].items():
-                _require(axis, list | dict, key)
+                _require(axis, list, key)
             for each in group["tried"]:
                 _require_kinds(each, {"point": dict, "value": float | int})
         searched = any(group["points"] for group in listed)

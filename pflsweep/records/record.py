@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.config.keys import flat
-from pflsweep.config.options import Tracking
+from pflsweep.config.options import VIEW_NAMES, Tracking
 from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
@@ -28,7 +28,7 @@ from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import writing
 
-VIEWS = ("personal_", "global_", "trained_")  # prefixes of the columns that an evaluation fills in
+VIEWS = tuple(f"{view}_" for view in VIEW_NAMES)  # prefixes of the columns that an evaluation fills in
 
 
 def storable(config: dict[str, Any]) -> dict[str, Any]:
@@ -219,11 +219,11 @@ class Record:
         table = self._newcomers()
         own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
         if own.empty and self.config.get("data", {}).get("new"):
-            known = " and ".join(str(t) for t in sorted(set(table["round"])))
+            known = sorted(set(table["round"]))
+            there = f", only of {' and '.join(map(str, known))}: ask for train.rounds={known[-1]}" if known else ""
             raise UserError(
-                f"{self.place}: new clients have not fine-tuned the model of round {self.done}"
-                f"{f', only that of {known}: ask for as many rounds' if known else ''}. "
-                f"To have it, train this trial to {self.done} rounds in another folder: paths.runs."
+                f"{self.place} has no scores of new clients with the model of round {self.done}{there}. To have those "
+                f"of round {self.done}, train with train.rounds={self.done} in another folder: paths.runs."
             )
         return own
 

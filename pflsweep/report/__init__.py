@@ -1,1 +1,5 @@
-"""Tables and figures made from record folders. Imports no torch and no mlflow: a report needs neither."""
+"""Tables and figures made from record folders.
+
+Nothing here needs MLflow. methods.py and site.py load the methods' classes; everything else needs neither Hydra nor
+torch.
+"""

@@ -37,7 +37,6 @@ from pflsweep.report.stats import Interval, interval, over_seeds
 from pflsweep.util.errors import UserError, nearest
 
 Array = NDArray[np.float64]
-BASELINES = ("local", "fedavg")  # what other methods are compared with unless the user says
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
 
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
@@ -127,10 +126,10 @@ class Setting:
     def baseline(self, method: str | None) -> Row | None:
         """Return the row called so (by its label, else by its method).
 
-        Without a name it is the first row of BASELINES, or the first of all.
+        Without a name it is the first row of naming.REFERENCES, or the first of all.
         """
         if method is None:
-            usual = [row for name in BASELINES for row in self.rows if method_of(row.records[0]) == name]
+            usual = [row for name in naming.REFERENCES for row in self.rows if method_of(row.records[0]) == name]
             return next(iter([*usual, *self.rows]), None)
         named = [row for row in self.rows if row.label == method]
         named += [row for row in self.rows if method == method_of(row.records[0])]

@@ -127,6 +127,8 @@ def _setting(table: pd.DataFrame) -> Setting:
             f"plot: these trials are of {len(found)} settings, which are never averaged together: {names}. Choose one, "
             'as in trials[trials["partition"] == "shards"].'
         )
+    if not found[0].rows:
+        raise UserError("plot: no client of these trials was ever scored, so that there is no accuracy to plot.")
     return found[0]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflsweep.report import style
+from pflsweep.report.naming import REFERENCES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST = 12  # lines of a panel: more cannot be told apart
 GREY = "#b0b0b0"
-REFERENCES = ("local", "fedavg")  # methods that every paper compares with: drawn wherever they stand
 DASHED: dict[str, Any] = {"local": (0, (1.2, 1.2)), "fedavg": (0, (5, 1.5))}
 NAME = 8  # points of a name's letters
 PITCH = 0.135  # inches from one name to the next below it

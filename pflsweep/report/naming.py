@@ -11,6 +11,7 @@ OPTIONS = ("dataset", "partition", "model")  # groups whose option a name has, w
 NAMED = ("algorithm", *PLUGS, "study", *OPTIONS)
 # Hashes, which nobody can read: what differs in them alone is numbered
 HASHES = ("data_checksum", "data.prescribed")
+REFERENCES = ("local", "fedavg")  # methods that every paper compares with
 FEW = 3  # keys that a name has at least, if so many differ
 
 

@@ -170,7 +170,7 @@ def stem(text: str) -> str:
 
 
 def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """Write `stem`.png and `stem`.svg."""
+    """Write a figure as `stem`.KIND for each of `kinds`, and return the paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     with _in_style():
         for path in paths:

@@ -77,7 +77,10 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     for seed in seeds:
         require("seed", seed, rules()["seed"])
     if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
-        raise UserError(f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}.")
+        raise UserError(
+            f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}. Use "
+            f"tune.seeds={len(seeds)} or less, or give more seeds."
+        )
     own_codes = [own_code(group.config) for group in groups]
     code = [_versions(group.config, seeds, own) for group, own in zip(groups, own_codes, strict=True)]
     of = plan_id(groups, seeds, command.tune, code)

@@ -71,8 +71,7 @@ class SlotState(NamedTuple):
             return str(self.result["error"])
         death = self.result["death"]
         return (
-            f"its worker was ended {self.deaths} times in a row at round {death['rounds']}, the last time by "
-            f"{death['status']}"
+            f"its worker died {self.deaths} times in a row at round {death['rounds']}; the last time: {death['status']}"
         )
 
 

@@ -81,7 +81,7 @@ class TrialSweeper(Sweeper):
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import LiveStatus
-        from pflsweep.tracking.run import destination
+        from pflsweep.tracking.address import destination
         from pflsweep.tracking.sweep_run import open_sweep, stop_sweep, sweep_status
 
         assert self.launcher is not None

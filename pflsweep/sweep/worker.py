@@ -220,7 +220,7 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
         raise
     except WorkerDied as death:
         log.warning("%s: %s", queue.plan.title(lease.slot, lease.point), death)
-        _store(queue.plan, queue.retry_after_death, lease, f"exit status {death.status} of a process of its own")
+        _store(queue.plan, queue.retry_after_death, lease, f"exit status {death.status} of one of its processes")
     except Pruned as loser:
         _store(queue.plan, queue.prune, lease, {"reason": str(loser)})
     except Exception as error:

@@ -191,7 +191,7 @@ def errors_as_warnings(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = reason(error)
-        log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
+        log.warning("MLflow did not take %s: %s. Nothing is lost: the same command sends it again.", what, said)
 
 
 def reason(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from pflsweep.config.options import Tracking
 from pflsweep.records.errors import Damaged
 from pflsweep.records.record import Record
-from pflsweep.tracking import address
 from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.failures import Gone, as_user_error, errors_as_warnings, is_gone, reason, store_errors
 from pflsweep.tracking.logging import (
@@ -94,11 +93,6 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
         if not _retrying(options, lambda: _is_sent(options, record, STATUS[how], labels)):
             with _retrying(options, lambda: _open_run(options, record, labels)) as listener:
                 listener.finish(record, how)
-
-
-def destination(options: Tracking) -> str:
-    """Return a line that says where runs go; "" if nothing is tracked."""
-    return "" if options.backend == "none" else address.destination(options)
 
 
 def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:

@@ -289,7 +289,7 @@ def _check_text(dataset: Node, model: Node, data: "Dataset") -> None:
     if words is None and tokens is not None:
         raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
     if words is not None and tokens is None:
-        raise UserError(f"{model} reads texts and {dataset} is none. Use another model, such as model=mlp.")
+        raise UserError(f"{model} reads text, and {dataset} is not text. Use another model, such as model=mlp.")
     if words is not None and tokens is not None and words < tokens:
         raise UserError(f"model.vocabulary is {words}, but {dataset} has {tokens} token ids. Use at least as many.")
     # Windows of one text are full: there 0 is a character

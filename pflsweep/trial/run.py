@@ -29,8 +29,9 @@ from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.provenance import trained_by
 from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
+from pflsweep.tracking.address import destination
 from pflsweep.tracking.logging import Labels
-from pflsweep.tracking.run import Listener, destination, open_run, send
+from pflsweep.tracking.run import Listener, open_run, send
 from pflsweep.trial.build import Parts, build, dp_sgd
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide

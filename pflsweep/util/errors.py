@@ -82,8 +82,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         # Kept as they are added: argparse has no public way to ask for them
         self._own_flags: dict[str, argparse.Action] = {}
-        self._words: Any = None
-        # `_word_first` knows whole flags alone, and an abbreviation may become ambiguous in a later version
+        self._commands: Any = None
+        # `_command_first` knows whole flags alone, and an abbreviation may become ambiguous in a later version
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
@@ -92,12 +92,12 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def add_subparsers(self, **options: Any) -> Any:
-        self._words = super().add_subparsers(**options)
-        return self._words
+        self._commands = super().add_subparsers(**options)
+        return self._commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self._words is not None:
-            return super().parse_known_args(self._word_first(args), namespace)
+        if self._commands is not None:
+            return super().parse_known_args(self._command_first(args), namespace)
         if self._intermixed:  # parse_known_intermixed_args calls this method again
             return super().parse_known_args(args, namespace)
         self._intermixed = True
@@ -106,17 +106,17 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._intermixed = False
 
-    def _word_first(self, args: list[str]) -> list[str]:
+    def _command_first(self, args: list[str]) -> list[str]:
         """Return the arguments with the subcommand first: `report --runs DIR runs` becomes `report runs --runs DIR`.
 
         Raises UserError if there is no subcommand or an unknown one.
         """
-        parsers: dict[str, Parser] = self._words.choices
+        parsers: dict[str, Parser] = self._commands.choices
         flags = [pair for parser in parsers.values() for pair in parser._own_flags.items()]
         taking = {flag for flag, action in flags if action.nargs != 0}
         free = [word[:1] != "-" and before not in taking for before, word in zip(["", *args], args, strict=False)]
         if not any(free):
-            return args if {"-h", "--help"}.intersection(args) else self.error(f"{self._words.metavar} is missing")
+            return args if {"-h", "--help"}.intersection(args) else self.error(f"{self._commands.metavar} is missing")
         at = free.index(True)
         word, known = args[at], list(parsers)
         if word not in known:
@@ -140,5 +140,5 @@ class Parser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Return the flags of this parser and of its subcommands."""
-        words = self._words.choices.values() if self._words else ()
-        return [*self._own_flags, *(flag for parser in words for flag in parser.flags())]
+        parsers = self._commands.choices.values() if self._commands else ()
+        return [*self._own_flags, *(flag for parser in parsers for flag in parser.flags())]

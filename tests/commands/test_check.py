@@ -125,7 +125,7 @@ def test_check_says_a_reason_once(few: None, monkeypatch: pytest.MonkeyPatch, ca
     assert main(["tests.broken.WritesIntoDown"]) == 1
     out = capsys.readouterr().out
     assert out.count("step writes into") == 1
-    assert "FAILED  fails likewise\n        for a reason that stands above\n2 of 2 properties failed." in out
+    assert "FAILED  fails likewise\n        for the same reason as above\n2 of 2 properties failed." in out
 
 
 @pytest.mark.slow
@@ -243,5 +243,5 @@ def test_a_function_that_is_named_almost_as_a_verb_is_named(caplog: pytest.LogCa
 
 
 def test_hyper_takes_no_default() -> None:
-    with pytest.raises(TypeError, match=r"takes no 'default'.* stands in its option's YAML file"):
+    with pytest.raises(TypeError, match=r"takes no 'default'.* Defaults belong in the option's YAML file"):
         hyper("a key", default=0.1)

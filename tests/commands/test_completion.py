@@ -43,6 +43,11 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         ("pflsweep report pgfed/table1", ["pgfed/table1"]),
         ("pflsweep record ex", ["export"]),
         ("pflsweep data show dataset=mni", ["dataset=mnist"]),
+        # The data of one trial has no sweep
+        ("pflsweep data show --", ["--config-dir", "--help", "--out"]),
+        ("pflsweep data prepare --", ["--config-dir", "--help"]),
+        ("pflsweep data show sw", []),
+        ("pflsweep data show rep", []),
         ("pflsweep check fedal", ["fedala"]),
         ("pflsweep --config-dir ", []),
         ("pflsweep --config-dir nowhere algorithm=pg", []),

@@ -63,7 +63,7 @@ def test_a_dataset_is_fetched_and_described(tmp_path: Path, monkeypatch, capsys:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["shw"], "data: unknown command 'shw'. Did you mean 'show'?"),
+        (["shw"], "data: there is no 'shw'. Did you mean 'show'?"),
         (["prepare", "svhn"], "data prepare: 'svhn' is not key=value"),
         (["prepare", "dataset=shakespeare"], "dataset=shakespeare reads what LEAF's"),
         (["show", "digits"], "'digits' is not key=value"),
@@ -90,7 +90,7 @@ def test_bad_input_is_one_paragraph(words: list[str], message: str, capsys: pyte
     ("override", "mend"),
     [
         ("seed=0,1", "seed=0,1 has several values, .*: give it once for each value"),
-        ("plan=true", "plan=true is of a sweep, .*: leave the key out"),
+        ("plan=true", "plan=true is a key of a sweep, .*: leave the key out"),
     ],
 )
 def test_what_only_a_sweep_takes_is_refused_without_the_flag_of_sweeps(

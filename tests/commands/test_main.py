@@ -140,6 +140,7 @@ def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
     Path("sweeps/space").mkdir(parents=True)
     Path("sweeps/space/mine.yaml").write_text("train.lr: {grid: [0.1, 0.2], source: my notes}")
     Path("sweeps/space/broken.yaml").write_text("train.lr: {grid: []}")
+    Path("sweeps/space/empty.yaml").write_text("train.lr: null")
     assert main(["list", "spaces"]) == 0
     spaces = {block.splitlines()[0]: block for block in capsys.readouterr().out.split("\n\n")}
     shipped = Path(commands_main.__file__).parents[2] / "sweeps" / "space"
@@ -147,8 +148,21 @@ def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
     assert methods | {"mine", "broken"} <= set(spaces)
     assert spaces["mine"].split() == ["mine", "train.lr", "0.1,", "0.2", "0.1", "to", "0.2", "my", "notes"]
     assert "cannot be read" in spaces["broken"]
+    assert spaces["empty"] == "empty\n  nothing is searched"
     (share,) = [line.split() for line in spaces["fedala"].splitlines() if "algorithm.share" in line]
     assert share[-6:] == ["0.05", "to", "1", "FedALA,", "table", "1"]
+
+
+def test_list_readings_has_the_others_where_one_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/reading").mkdir(parents=True)
+    Path("sweeps/reading/mine.yaml").write_text("changes: {}")
+    assert main(["list", "readings"]) == 0
+    out = capsys.readouterr().out
+    assert "mine: cannot be read: sweeps/reading/mine.yaml: it needs `code`" in out
+    assert "fedala: FedALA, first release" in out
 
 
 def test_help_is_in_groups_and_names_every_command(capsys: pytest.CaptureFixture) -> None:

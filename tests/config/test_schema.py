@@ -343,7 +343,7 @@ def test_an_option_of_ones_own_is_read_as_hydra_reads_it(tmp_path: Path) -> None
 
 
 def test_a_notebook_refuses_what_only_a_sweep_can_do_and_folders_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="plan=true is of a sweep: add -m"):
+    with pytest.raises(UserError, match="plan=true is a key of a sweep, not of a single trial: add -m"):
         compose(["plan=true"])
     with pytest.raises(UserError, match=f"There is no folder 'nope' of config groups in {Path.cwd()}: name one"):
         compose([], "nope")

@@ -118,7 +118,9 @@ def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> No
     assert run(*new, "train.rounds=1").record.newcomers.equals(one)
     cut = Record(longer.folder)
     cut.truncate(3)
-    said = r"have not fine-tuned the model of round 3, only that of 1 and 4: ask for as many rounds\. .* paths\.runs"
+    said = (
+        r"no scores of new clients with the model of round 3, only of 1 and 4: ask for train\.rounds=4\. .* paths\.runs"
+    )
     for ask in (lambda: cut.newcomers, lambda: run(*new, "train.rounds=3")):
         with pytest.raises(UserError, match=said):
             ask()

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["sweep=pgfed/table1"], ["sweep=pgfed/table1 is of a sweep: add -m"]),
-        (["tune=grid"], ["tune=grid is of a sweep: add -m"]),
-        (["tune.points=3"], ["tune.points=3 is of a sweep: add -m"]),
+        (["sweep=pgfed/table1"], ["sweep=pgfed/table1 is a key of a sweep, not of a single trial: add -m"]),
+        (["tune=grid"], ["tune=grid is a key of a sweep, not of a single trial: add -m"]),
+        (["tune.points=3"], ["tune.points=3 is a key of a sweep, not of a single trial: add -m"]),
         (["workers.count=2"], ["add -m"]),
         (["scale=small"], ["add -m"]),
         (["plan=true"], ["add -m"]),

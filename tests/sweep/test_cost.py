@@ -379,7 +379,7 @@ def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
         "pgfed/table1 at scale small: 60 trials, seeds 0, 1; 0 of them trained already; time for the other 60 on "
         in words
     )
-    assert "plain gradient steps (12). Plain steps are a lower bound" in words
+    assert "plain gradient steps (12). Plain gradient steps are a lower bound" in words
     assert "Each trial's start counts as 1 s." in words
     assert "Dry run (plan=true): nothing was started." in words
 
@@ -405,7 +405,7 @@ def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.Captur
     assert times["fedavg"] == times["local"] == ["25", "min"]
     if not cost_has_gpu():
         assert main(["-m", "algorithm=fedavg", *trial, "device=cuda", "plan=true"]) == 0
-        said = "on this machine with 1 worker: unknown.\n1 of unknown speed: device is 'cuda', but PyTorch sees no GPU"
+        said = "1 worker: unknown.\nThe time of 1 row is unknown: device is 'cuda', but PyTorch sees no GPU"
         assert said in capsys.readouterr().out
 
 

@@ -167,7 +167,7 @@ def test_deaths_that_a_command_outlives_count(times: int, tmp_path: Path) -> Non
     done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)
     if times == 3:
         assert done.returncode == 1
-        reason = "its worker was ended 3 times in a row at round 0, the last time by SIGSEGV"
+        reason = "its worker died 3 times in a row at round 0; the last time: SIGSEGV"
         assert f"fedavg: no winner: 1 of 2 points has no result ({reason})" in done.stderr
         # The same command tries that point again
         done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)

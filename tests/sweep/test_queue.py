@@ -210,7 +210,7 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
     die(queue, tmp_path, 17)
     state = queue.sweep.states[SEARCH]
     assert state.status == "failed"
-    assert state.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
+    assert state.reason == "its worker died 3 times in a row at round 17; the last time: SIGKILL"
     # The same command first tries the point without a result, with a new count of deaths
     again = opened(plan)
     assert again.sweep.states[SEARCH].status == "waiting"
@@ -277,7 +277,7 @@ def test_a_claim_sends_no_heartbeat_for_another_workers_trial(plan: Plan, monkey
 def test_a_failure_is_told_though_the_last_lease_only_expired() -> None:
     trials = [frozen(FAIL, k, death=KILLED | {"rounds": 7}) for k in range(3)]
     state = state_of([*trials, frozen(FAIL, 3)])
-    assert state.reason == "its worker was ended 3 times in a row at round 7, the last time by SIGKILL"
+    assert state.reason == "its worker died 3 times in a row at round 7; the last time: SIGKILL"
 
 
 def test_deaths_over_the_point_of_an_earlier_winner_do_not_count(plan: Plan, tmp_path: Path) -> None:

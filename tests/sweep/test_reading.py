@@ -215,6 +215,8 @@ def test_a_reading_that_is_not_there_is_named(
         ("code: x\nchanges: {one: {paper: a, code: b, where: c, methods: 3}}", "has to be lines of"),
         ("code: x\nchanges: {One-step: {paper: a, code: b, where: c}}", "no name that a file can have"),
         ("code: x\nunknown: fedpg\nchanges: {}", "has to be a list of texts"),
+        ("code: x\nchanges: {one: {paper: a, code: b, where: c, views: {fedprox: trainned}}}", "views.fedprox is"),
+        ("code: x\nchanges: {one: {paper: a, code: b, where: c, rounds: {fedprox: first}}}", "rounds.fedprox is"),
     ],
 )
 def test_a_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

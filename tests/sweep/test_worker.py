@@ -149,7 +149,7 @@ def test_a_trial_whose_process_dies_is_tried_again_three_times(plan: Plan, monke
     queue.refresh()
     by_number = {slot.number: state for slot, state in queue.sweep.states.items() if not slot.final}
     assert [by_number[k].status for k in range(3)] == ["failed", "done", "done"]
-    assert "3 times in a row at round 0, the last time by exit status -9" in by_number[0].reason
+    assert "3 times in a row at round 0; the last time: exit status -9" in by_number[0].reason
 
 
 def test_a_trial_that_another_sweep_trains_is_looked_at_less_and_less_often(

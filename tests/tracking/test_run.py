@@ -739,7 +739,7 @@ def test_a_store_that_is_back_but_refuses_a_trial_costs_a_warning(store, tmp_pat
 def test_ui_on_a_port_that_is_taken(store):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(UserError, match=f"port {port} is taken: --port {port + 1}"):
+        with pytest.raises(UserError, match=f"port {port} is in use. Choose another, as in --port {port + 1}"):
             ui.main(["--port", str(port)])
     with pytest.raises(UserError, match="--port 99999 cannot be used"):
         ui.main(["--port", "99999"])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from pflsweep.report import figures, lines, style
 from pflsweep.report.lines import EndLabel
+from pflsweep.report.naming import REFERENCES
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard
 from pflsweep.report.ranks import SIGNIFICANCE
@@ -63,7 +64,7 @@ def ranks(of: Comparison) -> Iterator[Picture]:
 def _shown(of: Comparison, ordered: list[int]) -> list[int]:
     """Return the rows of a picture, the best first: not more than MOST, the references among them."""
     methods = {line.row: line.method for line in of.layout.printed}
-    references = [row for row in ordered if methods[row] in lines.REFERENCES]
+    references = [row for row in ordered if methods[row] in REFERENCES]
     others = [row for row in ordered if row not in references][: lines.MOST - len(references)]
     return [row for row in ordered if row in references or row in others]
 

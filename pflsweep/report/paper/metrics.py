@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pflsweep.config.options import VIEW_NAMES
 from pflsweep.report import quantities
 from pflsweep.report.paper import study_numbers, weights
 from pflsweep.report.paper.store import FinishedTrial
@@ -145,7 +146,7 @@ OPTION_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     **study_numbers.OPTION_NAMES,
 }
 OPTION_VALUES = {
-    "view": ("personal", "global", "trained"),
+    "view": VIEW_NAMES,
     "target": ("own", "subset", "all"),
     "round": ("last", "best"),
     "take": ("mean", "min"),

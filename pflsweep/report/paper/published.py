@@ -279,7 +279,7 @@ def _data(name: str) -> Path:
     if found is None:
         there = [path.name for root in roots for path in root.glob("*_*.csv")]
         raise UserError(
-            f"There is no reports/paper/{name} here or beside the package: printed numbers stand there."
+            f"There is no reports/paper/{name} here or beside the package: the published numbers are read from there."
             f"{nearest(name, there)}"
         )
     return found

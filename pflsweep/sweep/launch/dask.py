@@ -59,7 +59,7 @@ def run(queue: Queue) -> None:
                 say("Dask workers were killed again and again (out of memory?). What they trained is taken over.")
                 for task, name in zip(tasks, names, strict=True):
                     if task.key == killed.task:
-                        queue.record_death(name, "its Dask workers' deaths (out of memory?)")
+                        queue.record_death(name, "its Dask workers were killed (out of memory?)")
             except (CommClosedError, CancelledError) as error:
                 raise UserError(
                     f"workers.address: the Dask scheduler at {address} has gone. What is trained is kept: when it is "

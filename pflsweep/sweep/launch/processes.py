@@ -146,7 +146,9 @@ def run(plan: Plan, queue: Queue) -> None:
                             if pressed.is_set():
                                 workers[worker.number].stop()
                             continue
-                        error = UserError(f"A worker is ended before it has a trial, by {worker.status}.")
+                        error = UserError(
+                            f"A worker died {EARLY} times in a row before it had claimed a trial ({worker.status})."
+                        )
                     if isinstance(error, DiskFull):
                         _end_all(workers.values())
                         raise error

@@ -148,7 +148,8 @@ class LiveStatus:
     def _end_of(self, slot: Slot) -> str:
         """Return the line about a slot that was settled."""
         state, count = self._sweep.states[slot], len(self._sweep.states)
-        what = f"{100 * state.value:.1f}%" if state.value is not None else f"{state.status}: {state.reason or 'loses'}"
+        why = f": {state.reason}" if state.reason else " (stopped early by tune.prune)"
+        what = f"{100 * state.value:.1f}%" if state.value is not None else f"{state.status}{why}"
         return f"[{len(self._reported)}/{count}] {groups.title(self._sweep, slot)}: {what}{self._time_left()}"
 
     def _page(self) -> RenderableType:

@@ -155,12 +155,12 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
     workers, seeds = plan.workers.count, plan.seeds
     known = _speed_sources(ways)
     sentences = [f"Speeds are those of {known}."] if known else []
-    if "plain" in known:
-        sentences.append("Plain steps are a lower bound: nothing of a method's own.")
+    if ways[cost.PLAIN]:
+        sentences.append("Plain gradient steps are a lower bound: they leave out a method's own computations.")
     if known:
         sentences.append(f"Each trial's start counts as {cost.START:g} s.")
     if unknown:
-        sentences.append(f"{len(unknown)} of unknown speed: {unknown[0]}")
+        sentences.append(f"The time of {len(unknown)} row{'s' * (len(unknown) > 1)} is unknown: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left = trials - trained
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
