@@ -325,7 +325,7 @@ def draw_growth(by_clients: list[Growth], by_cohort: list[Growth]) -> None:
     }
     with style.figure(9, 3.4, ncols=2) as (made, axes):
         for panel, (label, points) in zip(axes, panels.items(), strict=True):
-            looks = style.looks()
+            looks = style.series_styles()
             for what, unit in (
                 ("seconds", "a round (s)"),
                 ("evaluation", "evaluation of all (s)"),

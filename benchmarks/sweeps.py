@@ -95,9 +95,9 @@ def defaults() -> dict:
     """The command's own keys as conf/ has them."""
     import yaml
 
-    from pflsweep.config.hydra_loader import COMMAND, conf_dir, read_option
+    from pflsweep.config.hydra_loader import SWEEP_KEYS, conf_dir, read_option
 
-    values = {key: yaml.safe_load((conf_dir() / "config.yaml").read_text()).get(key) for key in COMMAND}
+    values = {key: yaml.safe_load((conf_dir() / "config.yaml").read_text()).get(key) for key in SWEEP_KEYS}
     return {**values, "tune": read_option(conf_dir() / "tune" / "none.yaml")}
 
 

@@ -193,7 +193,7 @@ def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
 def test_trials_whose_clients_were_never_scored_have_no_plot() -> None:
     file = records.finished(Path("runs").absolute(), "local", [1, 1]).folder / "rounds.parquet"
     table = pd.read_parquet(file)
-    table[[name for name in table if name.startswith("personal_")]] = float("nan")
+    table[[name for name in map(str, table) if name.startswith("personal_")]] = float("nan")
     table.to_parquet(file)
     trials = pflsweep.load()
     assert len(trials) == 1

@@ -21,7 +21,7 @@ from pflsweep.ops import memory
 from pflsweep.report.markdown import inline, table
 from pflsweep.trial.metadata import commit
 from pflsweep.trial.process import arithmetic
-from pflsweep.trial.speed import SETTINGS, Setting, Speed, speeds
+from pflsweep.trial.speed import SETTINGS, Measurement, Setting, speeds
 from pflsweep.util import processor
 from pflsweep.util.errors import in_gb
 
@@ -60,7 +60,7 @@ def page(
         names = methods or _methods()
         say(f"{len(names)} methods on {device}, each beside the CPU")
         tried = _tried(names, device, ON_A_DEVICE[:1], began + FIRST * seconds, at_once)
-        say(f"Speed of {len(settings)} settings")
+        say(f"Measurement of {len(settings)} settings")
         fast = list(speeds(device, SPEED * seconds, settings))
         say(f"The other {len(ON_A_DEVICE) - 1} properties of each method, until {seconds / 60:.0f} minutes are over")
         tried += _tried(names, device, ON_A_DEVICE[1:], began + seconds, at_once)
@@ -76,7 +76,7 @@ def page(
         _summary(tried, len(names)),
         table(["property", "holds", "failed", "not tried"], _by_property(tried)),
         *(["Failed:\n", *(f"- {inline(f'{e.method}: {e.property}: {e.why}')}" for e in failed)] if failed else []),
-        "## Speed",
+        "## Measurement",
         "Training images a second of FedAvg on random images, without evaluation; median of up to three rounds.",
         table(["setting", "way", "images/s", "times one core", "memory"], _by_speed(fast)),
     ]
@@ -141,7 +141,7 @@ def _by_property(tried: list[Tried]) -> list[list[str]]:
     return rows
 
 
-def _by_speed(fast: list[Speed]) -> list[list[str]]:
+def _by_speed(fast: list[Measurement]) -> list[list[str]]:
     """Return rows of a table: setting, way, images per second, multiple of one core, memory."""
     one_core = {each.setting: each.images for each in fast if each.way.startswith("CPU")}
     rows = []
@@ -158,8 +158,8 @@ def _machine(device: str) -> dict[str, str]:
     """Return hardware and versions by name."""
     found = {"device": device_name(device)}
     if device.startswith("cuda"):
-        of = torch.cuda.get_device_properties(device)
-        found |= {"memory": in_gb(of.total_memory), "compute capability": f"{of.major}.{of.minor}"}
+        gpu = torch.cuda.get_device_properties(device)
+        found |= {"memory": in_gb(gpu.total_memory), "compute capability": f"{gpu.major}.{gpu.minor}"}
         found |= {"CUDA of PyTorch": str(torch.version.cuda)}
     return found | {
         "processor": processor.name(),

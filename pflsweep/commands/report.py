@@ -65,7 +65,7 @@ def _papers(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_own(of: "Layout", runs: Path) -> None:
+def _check_own(layout: "Layout", runs: Path) -> None:
     """Raise UserError if a layout of the user's own names a sweep, a row or a column that there is not."""
     from pflsweep.records import archive, ledger
     from pflsweep.report.paper import layout_checks
@@ -76,10 +76,12 @@ def _check_own(of: "Layout", runs: Path) -> None:
     trained = ledger.ledgers(*archive.places(runs)) if archive.exists(runs) else []
     known = sweep_names()
     layout_checks.require_allowed(
-        "sweeps", of.sweeps, [*known, *(each.sweep for each in trained)], f"reports/layouts/{of.name}.yaml"
+        "sweeps", layout.sweeps, [*known, *(each.sweep for each in trained)], f"reports/layouts/{layout.name}.yaml"
     )
-    cells = {cell for each in trained if each.sweep in of.sweeps for cell in each.groups}
-    layout_checks.check_cells(of, cells.union(*(read_table(sweep).cells for sweep in of.sweeps if sweep in known)))
+    cells = {cell for each in trained if each.sweep in layout.sweeps for cell in each.groups}
+    layout_checks.check_cells(
+        layout, cells.union(*(read_table(sweep).cells for sweep in layout.sweeps if sweep in known))
+    )
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -11,14 +11,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.config import options
 from pflsweep.config.hydra_errors import SweepOnly, hydra_errors
-from pflsweep.config.hydra_loader import COMMAND, GROUPS, command_of, load, search_path, trial_part
+from pflsweep.config.hydra_loader import GROUPS, SWEEP_KEYS, load, search_path, sweep_values_of, trial_part
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import flat, key_of
 from pflsweep.config.node import Node
 from pflsweep.config.overrides import ADD_M, WITH_M, check_hydra, quoted
 from pflsweep.util.errors import UserError
 
-# In values that refer to others: what does not change between the trials of a sweep, and what does
+# Interpolations that are the same in all trials of a sweep (environment, Hydra), and those of the trial's own keys
 _CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
 _REFERENCE = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
 K = TypeVar("K", bound=options.Keys)
@@ -102,7 +102,7 @@ def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> 
     sources = search_path(config_dir)
     with hydra_errors(overrides, config_dir):
         composed = load(overrides, sources)
-        return config_of(composed, composed.hydra), command_of(composed)
+        return config_of(composed, composed.hydra), sweep_values_of(composed)
 
 
 def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
@@ -168,7 +168,7 @@ def _resolved(expression: str, composed: DictConfig) -> Any:
 
 def is_of_sweep(override: str) -> bool:
     """Return whether an override sets a key of a sweep."""
-    return key_of(override).partition(".")[0].partition("@")[0] in COMMAND
+    return key_of(override).partition(".")[0].partition("@")[0] in SWEEP_KEYS
 
 
 def check_single(overrides: list[str]) -> None:

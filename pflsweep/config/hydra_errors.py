@@ -12,11 +12,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.config.hydra_loader import (
     GROUPS,
-    command_of,
     load,
     option_files,
     read_option,
     search_path,
+    sweep_values_of,
     trial_part,
     yaml_errors,
 )
@@ -184,5 +184,5 @@ def known_keys(overrides: list[str], config_dir: str | Path | None = None) -> li
             composed = load([f"{group}={options[k % len(options)]}" for group, options in chosen.items()], sources)
         except HydraException:
             composed = load([], sources)
-        known |= dict.fromkeys(flat(trial_part(composed)) | flat(command_of(composed)))
+        known |= dict.fromkeys(flat(trial_part(composed)) | flat(sweep_values_of(composed)))
     return [key for key in known if not key.endswith("._target_")]

@@ -19,7 +19,7 @@ from pflsweep.util.resources import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 # Keys of a sweep, not of its trials
-COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
+SWEEP_KEYS = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
 
 def conf_dir() -> Path:
@@ -122,15 +122,15 @@ def _loader(sources: list[str]) -> ConfigLoaderImpl:
 
 def trial_part(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
     """Return the trial's config: what Hydra composed, without the nodes of Hydra and of a sweep."""
-    copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in ("hydra", *COMMAND)])
+    copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in ("hydra", *SWEEP_KEYS)])
     return OmegaConf.to_container(copy, resolve=resolve)  # type: ignore[return-value]
 
 
-def command_of(composed: DictConfig) -> dict[str, Any]:
+def sweep_values_of(composed: DictConfig) -> dict[str, Any]:
     """Return the keys of a sweep from what Hydra composed."""
-    return OmegaConf.to_container(OmegaConf.masked_copy(composed, list(COMMAND)), resolve=True)  # type: ignore[return-value]
+    return OmegaConf.to_container(OmegaConf.masked_copy(composed, list(SWEEP_KEYS)), resolve=True)  # type: ignore[return-value]
 
 
 def sweep_defaults() -> dict[str, Any]:
     """Return the default of each key of a sweep, by full key."""
-    return flat(command_of(load([], search_path(None))))
+    return flat(sweep_values_of(load([], search_path(None))))

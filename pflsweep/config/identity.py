@@ -20,8 +20,7 @@ from pflsweep.util.resources import shipped
 # models, which their module names as FAMILY. "new_clients" is for trials with data.new alone: 2, since they train in
 # batches as train.last_batch and train.shuffle say. "stale_rows" is for metrics.personal=stale with methods that keep
 # clients' models on the server: 2, since these are scored as trained in a client's last turn, not in the one before.
-# A method's `version` is in its class. Version 1 is left out of
-# identities, so that adding a family changes none.
+# A method's `version` is in its class. Version 1 is left out of identities, so that adding a family changes none.
 NUMERICS = {"engine": 1, "dense": 2, "convolutional": 1, "text": 1, "recurrent": 1, "new_clients": 2, "stale_rows": 2}
 # Keys that determine where and how a trial runs, but not what it computes: they are not part of its identity.
 RUNTIME = (

@@ -44,7 +44,9 @@ class Change:
     @property
     def overrides(self) -> list[str]:
         """The overrides of the change, for display: of all trials, of columns, rows and cells, and of the search."""
-        cells = ((f"{row} in {column}", text) for row, of in self.cells.items() for column, text in of.items())
+        cells = (
+            (f"{row} in {column}", text) for row, columns in self.cells.items() for column, text in columns.items()
+        )
         named = [*self.settings.items(), *self.methods.items(), *cells]
         search = [] if self.search is None else [f"search: {self.search or 'none'}"]
         return [*filter(None, [self.set]), *(f"{like}: {text}" for like, text in named), *search]

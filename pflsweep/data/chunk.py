@@ -83,7 +83,10 @@ class Chunk:
         Raises ValueError if the parts have different datasets, are normalised by different training rows, or are cut
         into different batches.
         """
-        first, sets = parts[0], {(of.checksum, of.augment) for of in (chunk.federation.dataset for chunk in parts)}
+        first, sets = (
+            parts[0],
+            {(data.checksum, data.augment) for data in (chunk.federation.dataset for chunk in parts)},
+        )
         if len(sets) > 1 or len({(each.batch, each.large, each.purpose, each.batching) for each in parts}) > 1:
             raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
         if not all(chunk.federation.normalised_as(first.federation) for chunk in parts[1:]):

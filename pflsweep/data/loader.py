@@ -91,8 +91,8 @@ class ClientData:
         self._tally.samples += [sum(len(rows) for group in order for rows in group) for order in orders]
         columns = [self._chunk.batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
 
-        def part(*of: Any) -> Iterator[tuple[Batch, ...]]:
-            return zip(*(column.part(*of) for column in columns), strict=True)
+        def part(*numbers: Any) -> Iterator[tuple[Batch, ...]]:
+            return zip(*(column.part(*numbers) for column in columns), strict=True)
 
         return Batches(list(map(len, orders)), part)
 

@@ -183,8 +183,8 @@ def _set(value: Any, where: str) -> np.ndarray:
     return array
 
 
-def _require_inside(numbers: np.ndarray, count: int, where: str, what: str, of: str) -> None:
-    """Raise UserError on a number outside 0 to count - 1. where, what, of: words of the message."""
+def _require_inside(numbers: np.ndarray, count: int, where: str, what: str, owner: str) -> None:
+    """Raise UserError on a number outside 0 to count - 1. where, what, owner: words of the message."""
     outside = numbers[(numbers < 0) | (numbers >= count)]
     if len(outside):
-        raise UserError(f"{where} names {what} {outside[0]}, and {of} has {what}s 0 to {count - 1}.")
+        raise UserError(f"{where} names {what} {outside[0]}, and {owner} has {what}s 0 to {count - 1}.")

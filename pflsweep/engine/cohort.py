@@ -63,11 +63,11 @@ class Gathered:
     def _room(self, piece: Any) -> Any:
         """Return an empty tree for the whole cohort, of the shapes and types of this chunk's."""
 
-        def of(v: Tensor) -> Tensor:
+        def room(v: Tensor) -> Tensor:
             shape = (self.clients, *v.shape[1:])
             return v.new_empty(shape) if self._pool is None else self._pool.empty(shape, v.dtype)
 
-        return tree_map(of, piece)
+        return tree_map(room, piece)
 
 
 def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:

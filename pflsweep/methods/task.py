@@ -224,8 +224,8 @@ class Task:
         if self.dense is not None and plain and first not in self.dense.opened:
             if part is not None:
                 self._names(part.start, part.stop)
-            of = self.dense.parameters
-            parameters = of(w, first) if first else self._views(w, of)
+            parameters_of = self.dense.parameters
+            parameters = parameters_of(w, first) if first else self._views(w, parameters_of)
             return self.dense.value_and_grad(parameters, batch.x, batch.y, part, first)
         return self._joined(w, batch, loss, part, top, features)
 
@@ -313,10 +313,10 @@ class Task:
         """Return the parameters by name, as leaves of autograd's graph."""
         return {name: piece.detach().requires_grad_() for name, piece in self.views(w).items()}
 
-    def _views(self, w: Tensor, of: Callable[[Tensor], Any]) -> Any:
+    def _views(self, w: Tensor, make: Callable[[Tensor], Any]) -> Any:
         """Return of(w), cached for the last w: a local loop that writes into w gets the same views in each step."""
-        if self._last is None or self._last[0] is not w or self._last[1] != of:
-            self._last = w, of, of(w)
+        if self._last is None or self._last[0] is not w or self._last[1] != make:
+            self._last = w, make, make(w)
         return self._last[2]
 
     def _private(self, how: Private, w: Tensor, batch: Batch, *options: Any) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ PARTS = {
         "the clients' scores in these rounds", "some", columns=("round", "view", "client", "n", "correct")
     ),
     "newcomers.parquet": Part(
-        "one row a new client, by its number in the partition, and epoch of its fine-tuning",
+        "one row per new client, by its number in the partition, and epoch of its fine-tuning",
         "some",
         columns=("epoch", "n", "correct", "round"),
     ),

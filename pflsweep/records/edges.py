@@ -7,7 +7,8 @@ from typing import Any
 from pflsweep.config import options
 from pflsweep.config.keys import is_number
 
-NEAR = 0.02  # of a range, on its own scale: a draw is hardly ever the very end
+# Share of a range, on its own scale, that counts as its end: a draw hardly ever hits the end itself
+NEAR = 0.02
 # The usual bounds of a method's hyperparameters: of shares, weights and counts. Its class is not asked, since reports
 # would have to import PyTorch with it
 USUAL = {"smallest": (0, 1), "largest": (1,)}

@@ -165,7 +165,7 @@ def _not_migrated(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # A full disk is said as such by `writing`
-        if util_files.full(error, path.parent):
+        if util_files.as_disk_full(error, path.parent):
             raise
         # The readers raise many different errors on files that are truncated or something else
         why = f"{type(error).__name__}: {shortened(error).removesuffix('.')}"

@@ -92,7 +92,7 @@ class Record:
         return record
 
     def go_back(self, rounds: int) -> None:
-        """Forget rounds after `rounds`, in memory, and take back the scores that the trial had when it ended there."""
+        """Forget rounds after `rounds`, in memory, and restore the scores that the trial had when it ended there."""
         self.truncate(rounds)
         self.status |= {"status": "finished", "target": rounds}
         self.config = {**self.config, "train": {**self.config["train"], "rounds": rounds}}
@@ -294,9 +294,10 @@ class Record:
         table = self.rounds
         self._before, self._rounds = table[table["round"] <= last] if len(table) else table, []
 
-    def drop_scores(self, due: Callable[[int], bool]) -> None:
-        """Set evaluations that are not due apart, in memory. A trial's last round is always evaluated; when the trial
-        goes on it may be one of those. `go_back` takes them back.
+    def set_scores_apart(self, due: Callable[[int], bool]) -> None:
+        """Move the scores of rounds that are not `due` to `ends_*`, in memory; `go_back` restores them.
+
+        Such a round was the last of a shorter trial, which is always evaluated.
         """
         table, clients = self.rounds, self.clients
         if len(table):
@@ -340,9 +341,10 @@ class Record:
         self._ends = []
 
     def keep_scores(self, earlier: "Record") -> None:
-        """Write the scores of another record of this trial, of fewer rounds, which this one has not: at rounds that the
-        trial was evaluated after, or once ended at, and of new clients. Raises UserError if a table cannot be read,
-        OSError where one cannot be written.
+        """Add the scores that only `earlier` has, a record of this trial with fewer rounds: of rounds that it evaluated
+        or ended at, and of its new clients.
+
+        Raises UserError if a table cannot be read, OSError where one cannot be written.
         """
         # A trial that was killed before its first checkpoint has no tables
         if not earlier.done:
@@ -408,10 +410,10 @@ class Record:
 
         Raises UserError if the record holds none of that round.
         """
-        found, of = self._models()
-        if found is None or of != self.done:
+        found, at = self._models()
+        if found is None or at != self.done:
             raise UserError(
-                f"{self.place} holds no models of round {self.done}{f', only of round {of}' if of else ''}. "
+                f"{self.place} holds no models of round {self.done}{f', only of round {at}' if at else ''}. "
                 f"train.rounds={self.done} checkpoint.models=true makes them as long as that is the trial's last round "
                 "and its checkpoint is there; else train it in another folder: paths.runs."
             )

@@ -68,8 +68,10 @@ class Row:
     label: str
     records: list[Record]  # finished, by seed
     missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
-    tuned: dict[str, Any] = field(default_factory=dict)  # what was searched beside its own, such as train.lr
-    studied: list[Record] = field(default_factory=list)  # finished, with a study; `records` has them or their like
+    tuned: dict[str, Any] = field(default_factory=dict)  # values of searched keys outside `algorithm`, such as train.lr
+    studied: list[Record] = field(
+        default_factory=list
+    )  # finished, with a study; in `records` only where a seed has no other
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
@@ -112,7 +114,7 @@ class Row:
 class Setting:
     """Runs that may stand in one table: equal in all but method, hyperparameters and seed."""
 
-    name: str  # of which there is no other among the settings of a report
+    name: str  # unique among the settings of a report
     config: dict[str, Any]  # flat: what they share
     differing_keys: list[str]  # the keys in which settings of the same report differ
     records: list[Record]  # finished or not
@@ -236,8 +238,8 @@ def _rows(records: list[Record], searched: Collection[str], partial: Collection[
 def _by_seed(done: list[Record]) -> list[Record]:
     """Return one record per seed, in the order of seeds.
 
-    A trial with a study has the numbers of the same trial without, as has one with other metrics: it stands for a seed
-    that has no other.
+    A study or further metrics change none of a trial's numbers. A trial with a study is used only for a seed that has
+    no trial without one.
     """
     found: dict[int, Record] = {}
     for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):

@@ -29,7 +29,9 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
     found = list(curves)
     ranked = sorted(found, key=lambda curve: -curve.mean[-1])
     few = len(found) <= len(style.PALETTE)
-    looks = lines.distinct([each.label for each in found]) if few else lines.looks([each.label for each in ranked])
+    looks = (
+        lines.distinct([each.label for each in found]) if few else lines.line_styles([each.label for each in ranked])
+    )
     drawn = [curve for curve in ranked if curve.label in looks]
     heading = (
         [f"{len(drawn)} of {len(found)} curves: {lines.drawn_in_words([list(looks)])}"]
@@ -72,8 +74,10 @@ def _grow(made: "Figure", ends: Sequence[lines.EndLabel]) -> None:
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the ends of an axis in percent, inside 0 and 100: all means, and of the bands what reaches no farther
-    beyond them than they reach. The bands of two seeds would leave no room for the curves.
+    """Return the limits of the y-axis in percent, within 0 and 100, which hold all means.
+
+    A band is cut where it extends beyond the means by more than their own range: the bands of two seeds would leave no
+    room for the curves.
     """
     means, lows, highs = (np.concatenate(edge) for edge in zip(*((c.mean, c.low, c.high) for c in curves), strict=True))
     reach = max(float(np.ptp(means)), 0.02)
@@ -88,7 +92,7 @@ def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequen
 
     `order`: all methods as in `accuracy`, so that each keeps its colour.
     """
-    names, look = list(by_method), dict(zip(order, style.looks(), strict=False))
+    names, look = list(by_method), dict(zip(order, style.series_styles(), strict=False))
     dot = "a client and seed" if any(len(seeds) > 1 for seeds in by_method.values()) else "a client"
     with style.figure(WIDTH, 1.7 + 0.62 * len(names)) as (made, axes):
         axes.axvline(0, color="#444444", linewidth=1)

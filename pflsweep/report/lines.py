@@ -30,7 +30,7 @@ class EndLabel(NamedTuple):
     color: str
 
 
-def looks(order: Sequence[str], own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def line_styles(order: Sequence[str], own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     """Return how each line is drawn, by its key; at most MOST of them.
 
     The paper's own method is blue, the best of the others vermilion, all others are grey. order: the best first.
@@ -70,7 +70,7 @@ def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
 
     keys: in the order of colours, which is that of a table, so that a method keeps its colour from figure to figure.
     """
-    return {key: {**look, "marker": ""} for key, look in zip(keys, style.looks(), strict=False)}
+    return {key: {**look, "marker": ""} for key, look in zip(keys, style.series_styles(), strict=False)}
 
 
 def name_ends(made: "Figure", panels: Iterable[tuple["Axes", Sequence[EndLabel]]]) -> None:

@@ -76,8 +76,8 @@ def _name(options: tuple[str, ...], config: Flat, keys: list[str]) -> str:
 def _number(config: Flat, alike: Sequence[Flat]) -> str:
     """Return `, data 2` of a config that differs from another one in its data's hashes alone; "" for all others."""
 
-    def rest(of: Flat) -> dict[str, str]:
-        return {key: str(value) for key, value in of.items() if key not in HASHES and value is not None}
+    def rest(flat: Flat) -> dict[str, str]:
+        return {key: str(value) for key, value in flat.items() if key not in HASHES and value is not None}
 
     same = dict.fromkeys(_hashes(other) for other in alike if rest(other) == rest(config))
     return f", data {list(same).index(_hashes(config)) + 1}" if len(same) > 1 else ""

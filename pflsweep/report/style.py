@@ -194,7 +194,7 @@ def _reduce_colours(path: Path) -> None:
     reduced.save(path, dpi=full.info["dpi"])  # by which LaTeX and word processors size it
 
 
-def looks() -> Iterator[dict[str, Any]]:
+def series_styles() -> Iterator[dict[str, Any]]:
     """Yield colour, dash and marker of the first series, the second, ...: of 28, two of one colour differ in both
     others.
     """

@@ -11,7 +11,7 @@ from pflsweep.sweep.search_space import Point, point_text
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.tracking.logging import Labels, mlflow_text
-from pflsweep.tracking.overview import Cell, Sweep
+from pflsweep.tracking.overview import GroupResult, SweepRun
 
 if TYPE_CHECKING:
     from pflsweep.records.record import Record
@@ -45,7 +45,7 @@ def _short(word: str) -> str:
     return f"{key.rpartition('.')[2]}={value}" if equals else word
 
 
-def sweep_of(plan: Plan) -> Sweep:
+def sweep_of(plan: Plan) -> SweepRun:
     """Return the name, params and tags of a sweep's own run. Its params are those that all trials share."""
     configs = [relevant(group.config) for group in plan.groups]
     searched = {key for group in plan.groups for key in group.space}
@@ -64,10 +64,10 @@ def sweep_of(plan: Plan) -> Sweep:
         "dataset": _join(group.config.choices["dataset"] for group in plan.groups),
         "setting": _join(map(setting_of, plan.groups)),
     }
-    return Sweep(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
+    return SweepRun(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
 
 
-def cells_of(sweep: SweepState, records: Sequence["Record"]) -> list[Cell]:
+def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[GroupResult]:
     """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
     cells = []
@@ -81,7 +81,7 @@ def cells_of(sweep: SweepState, records: Sequence["Record"]) -> list[Cell]:
         best = list(accumulate((value for value in values if value is not None), max))
         chosen = point_text(now.point) if sweep.can_elect_winner(g) else ""
         rounds = group.config.train.rounds
-        cells.append(Cell(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
+        cells.append(GroupResult(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
     return cells
 
 

@@ -45,7 +45,7 @@ class Database:
         self._call.wait = False
 
     @property
-    def could_hear(self) -> bool:
+    def heartbeats_were_possible(self) -> bool:
         """Whether live workers have had time for a heartbeat since the database was last unavailable."""
         return time.monotonic() - self._call.missed > PAUSE + SILENCE * self._heartbeat
 
@@ -79,8 +79,8 @@ class Database:
             for key, value in attrs.items():
                 self.set_study_attr(name, key, value)
 
-    def fail_silent(self, names: Iterable[str]) -> None:
-        """Fail the trials of some studies whose worker has sent no heartbeat for too long. Do not wait."""
+    def fail_stale(self, names: Iterable[str]) -> None:
+        """Fail the trials of some studies whose worker has sent no heartbeat for too long. Does not wait."""
         # An unavailable database is left to the next call, which waits; Optuna warns that this one is experimental
         with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -146,7 +146,7 @@ class Database:
         except UpdateFinishedTrialError:
             return False
         except Exception as error:
-            # Other workers could not send heartbeats either, see `could_hear`
+            # Other workers could not send heartbeats either, see `heartbeats_were_possible`
             self._call.noticed(error)
             raise
 

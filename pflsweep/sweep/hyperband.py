@@ -68,8 +68,8 @@ def rung_of(number: int, points: int, rounds: int) -> Rung:
 
 
 def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
-    """Return the number of the slot in the rung below whose point slot `number` continues: the best one that no earlier
-    slot of its rung continues or will; of equal ones the earlier.
+    """Return which slot of the rung below is promoted to slot `number`: the best that no earlier slot of this rung has
+    taken or will take. Of equal ones it is the earlier.
 
     A point below may get its result late, when it is tried again after a crash, so that earlier slots continue others
     than the best.

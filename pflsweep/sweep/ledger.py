@@ -53,23 +53,23 @@ def write(sweep: SweepState, command: list[str]) -> None:
 def _group(sweep: SweepState, group: int) -> dict[str, Any]:
     """Return a group's part of the ledger: its config, its search, and the identities of its final trials by seed."""
     plan, now = sweep.plan, group_status(sweep, group)
-    of = plan.groups[group]
+    planned = plan.groups[group]
     finals = {seed: sweep.states[slot] for seed, slot in zip(plan.seeds, plan.final_slots(group), strict=True)}
     compared = [sweep.states[slot] for slot in plan.compared_slots(group)]
     searched = [sweep.states[slot] for slot in plan.search_slots(group)]
     # What follows the seed or a searched key differs between the group's trials
-    apart = varying_links(of, plan.seeds)
-    configs = {"config": of.config, **({} if of.search is None else {"search_config": of.search})}
+    apart = varying_links(planned, plan.seeds)
+    configs = {"config": planned.config, **({} if planned.search is None else {"search_config": planned.search})}
     return {
-        "setting": of.setting,
-        "method": of.method,
+        "setting": planned.setting,
+        "method": planned.method,
         **{name: {k: v for k, v in relevant(each).items() if k not in apart} for name, each in configs.items()},
-        "space": {key: axis.grid for key, axis in of.space.items()},
-        **({"ranges": drawn} if (drawn := ranges(of.space, plan.tune.sampler)) else {}),
+        "space": {key: axis.grid for key, axis in planned.space.items()},
+        **({"ranges": drawn} if (drawn := ranges(planned.space, plan.tune.sampler)) else {}),
         "points": plan.point_count(group),
         "points_settled": sum(state.status in SETTLED for state in searched),
-        "tried": [_tried_point(of, state) for state in compared if state.value is not None],
-        "winner": sweep.winner(group) if of.tries and sweep.can_elect_winner(group) else None,
+        "tried": [_tried_point(planned, state) for state in compared if state.value is not None],
+        "winner": sweep.winner(group) if planned.tries and sweep.can_elect_winner(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.trials)},
         "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},

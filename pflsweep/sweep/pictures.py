@@ -33,11 +33,11 @@ def importances(queue: Queue, group: int) -> dict[str, float]:
     """Return Optuna's importance of each hyperparameter, with sum 1; empty if there are too few points for it."""
     import optuna
 
-    of = queue.plan.groups[group]
+    planned = queue.plan.groups[group]
     # In a search by hyperband, accuracies after different numbers of rounds do not compare
-    if len(queue.plan.compared_slots(group)) < of.tries:
+    if len(queue.plan.compared_slots(group)) < planned.tries:
         return {}
-    if len(of.space) < 2 or of.tries <= 2 * len(of.space):
+    if len(planned.space) < 2 or planned.tries <= 2 * len(planned.space):
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

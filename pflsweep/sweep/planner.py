@@ -28,11 +28,11 @@ from pflsweep.sweep.command import Command
 from pflsweep.sweep.hyperband import brackets_of, points_of, rungs
 from pflsweep.sweep.overrides import SortedOverrides, divide, sort_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id, relevant
-from pflsweep.sweep.reading import read_table
+from pflsweep.sweep.reading import read_table_as
 from pflsweep.sweep.sampling import first_points
 from pflsweep.sweep.search_space import Point, Space, grid_points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
-from pflsweep.trial.metadata import described, numerics, own_code
+from pflsweep.trial.metadata import described, numerics, own_code_hashes
 from pflsweep.util.errors import UserError, nearest
 
 # Of the keys that are no part of a trial's identity, those that choose data, which are
@@ -69,11 +69,11 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_groups_of_command(words, compose, command, scales))
         table = None
     else:
-        table = select(read_table(command.sweep, command.scale, command.reading), command.only)
-        search_table = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
+        table = select(read_table_as(command.sweep, command.scale, command.reading), command.only)
+        search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
-    own = groups[0].config.seed
-    seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
+    config_seed = groups[0].config.seed
+    seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
         require("seed", seed, rules()["seed"])
     if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
@@ -81,10 +81,12 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
             f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}. Use "
             f"tune.seeds={len(seeds)} or less, or give more seeds."
         )
-    own_codes = [own_code(group.config) for group in groups]
-    code = [_versions(group.config, seeds, own) for group, own in zip(groups, own_codes, strict=True)]
-    of = plan_id(groups, seeds, command.tune, code)
-    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading, own_codes)
+    own_codes = [own_code_hashes(group.config) for group in groups]
+    versions = [_versions(group.config, seeds, own) for group, own in zip(groups, own_codes, strict=True)]
+    identifier = plan_id(groups, seeds, command.tune, versions)
+    plan = Plan(
+        identifier, name, groups, seeds, command.tune, command.workers, command.scale, command.reading, own_codes
+    )
     # More workers than slots would only wait
     count = min(command.workers.count, max(1, len(list(plan.slots))))
     plan = plan._replace(workers=replace(command.workers, count=count))

@@ -118,8 +118,8 @@ class Queue:
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
-        if self.database.could_hear:
-            self.database.fail_silent(name for name in self._slots_by_study() if name not in self._settled_studies)
+        if self.database.heartbeats_were_possible:
+            self.database.fail_stale(name for name in self._slots_by_study() if name not in self._settled_studies)
         self.refresh()
         due = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "due"]
         if due:
@@ -184,8 +184,8 @@ class Queue:
         # Unlike time.monotonic, time.time also counts while a machine is suspended
         expired = time.time() - lease.renewed > SILENCE * self.plan.workers.heartbeat
         if expired and not lease.lost:
-            # Of a database that is away nobody claims the trial. Where this machine alone is cut off, another may train
-            # it too: the first result counts
+            # While the database is unavailable, no worker can claim the trial. Where this machine alone is cut off,
+            # another may train it too: the first result counts
             with suppress(Exception):
                 self.beat(lease)
         return not lease.lost

@@ -10,20 +10,20 @@ from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
 
-def read_table(name: str, scale: str, reading: str) -> Table:
+def read_table_as(name: str, scale: str, reading: str) -> Table:
     """Read a sweep file with the changes of a reading. Raises UserError if its paper has no such reading."""
     before = table = spec.read_table(name, scale)
     if reading == PAPER:
         return table
-    of = table_reading(name, reading)
-    for change in of.changes:
+    differences = table_reading(name, reading)
+    for change in differences.changes:
         table = _apply_change(table, change)
-    if table == before and not of.views and not of.rounds:
+    if table == before and not differences.views and not differences.rounds:
         warn_once(
             __name__,
             f"reading={reading} changes nothing in {table.file}: none of its changes is of a row or a column there.",
         )
-    known = {row: words for row, words in table.methods.items() if of.has_code(row)}
+    known = {row: words for row, words in table.methods.items() if differences.has_code(row)}
     if not known:
         raise UserError(f"reading={reading}: there is no public code of any row of {table.file}.")
     only = {row: where for row, where in table.only.items() if row in known}

@@ -55,10 +55,10 @@ class SweepState:
 
     def winner(self, group: int) -> Point | None:
         """Return the best point of a group's search; {} where nothing is searched; None if no point is done."""
-        of, best = self.plan.groups[group], self.best(group)
-        if not of.tries:
+        planned, best = self.plan.groups[group], self.best(group)
+        if not planned.tries:
             return {}
-        return None if best is None else point_of(of, best)
+        return None if best is None else point_of(planned, best)
 
     def proposable(self, slot: Slot) -> bool:
         """Return whether the point of a search's slot is known, or all results from which it is proposed are there."""

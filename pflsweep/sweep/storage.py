@@ -75,7 +75,7 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
             storage = _open_with_retries(url, options, heartbeat)
     except Exception as error:
         # SQLAlchemy, the driver and alembic raise errors of their own
-        if no_room := files.full(error, place_of(url)):
+        if no_room := files.as_disk_full(error, place_of(url)):
             raise no_room from error
         reason = without_password(shortened(error))
         raise UserError(
@@ -134,7 +134,7 @@ def _prepare_sqlite(file: Path) -> None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
-        if no_room := files.full(error, file.parent):
+        if no_room := files.as_disk_full(error, file.parent):
             raise no_room from error
         raise UserError(
             f"{file} cannot be used as a database ({error}). Move it away, or name another place: paths.runs, or "
@@ -164,7 +164,7 @@ class Retrying:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            if no_room := files.full(error, self.place):
+            if no_room := files.as_disk_full(error, self.place):
                 raise no_room from error
             if isinstance(error, StorageUnavailable) or not self.noticed(error):
                 raise

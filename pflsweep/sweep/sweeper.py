@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from pflsweep.config.compose import Config, config_of, is_of_sweep
 from pflsweep.config.hydra_errors import hydra_errors
-from pflsweep.config.hydra_loader import command_of
+from pflsweep.config.hydra_loader import sweep_values_of
 from pflsweep.sweep.overrides import as_typed
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, without_password
@@ -158,19 +158,19 @@ class TrialSweeper(Sweeper):
     def _command(self, arguments: list[str]) -> "Command":
         """Return the sweep's keys. Those of the command override the `search` of its sweep file."""
         from pflsweep.sweep.command import check_command
-        from pflsweep.sweep.reading import read_table
+        from pflsweep.sweep.reading import read_table_as
 
         assert self.config is not None
-        command = check_command(command_of(self.config))
+        command = check_command(sweep_values_of(self.config))
         if command.sweep is None:
             return command
         own = [word for word in arguments if is_of_sweep(word)]
-        search = read_table(command.sweep, command.scale, command.reading).search
+        search = read_table_as(command.sweep, command.scale, command.reading).search
         if not search:
             return command
         try:
             with hydra_errors(search):
-                return check_command(command_of(self._load_config([*search, *own])))
+                return check_command(sweep_values_of(self._load_config([*search, *own])))
         except UserError as error:
             raise UserError(f"{error} (with the search of sweep={command.sweep}: {' '.join(search)})") from error
 

@@ -12,7 +12,7 @@ from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Group, Plan, Slot, changed, relevant
 from pflsweep.sweep.search_space import Point
-from pflsweep.trial.metadata import digest_of, own_code
+from pflsweep.trial.metadata import digest_of, own_code_hashes
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
@@ -52,7 +52,7 @@ def untrained(plan: Plan, finished: Finished, ledgers: Iterable[Ledger]) -> Iter
     """
     ledgers = list(ledgers)
     for g, group in enumerate(plan.groups):
-        code = own_code(group.config)
+        code = own_code_hashes(group.config)
         won = _winner(plan, g, ledgers) if group.tries else {}
 
         def configs(points: Iterable[tuple[Slot, Point | None]], code: list[str] = code) -> list[Config]:
@@ -97,10 +97,10 @@ def searched_with_other_config(plan: Plan, group: Group, ledgers: Iterable[Ledge
     scale = plan.tune.scale or plan.scale
     cell = (group.setting, group.method)
     done = [
-        of
+        known
         for ledger in ledgers
         if (ledger.sweep, ledger.tune.get("scale") or ledger.scale) == (plan.name, scale)
-        if (of := ledger.groups.get(cell)) is not None and of["points_settled"]
+        if (known := ledger.groups.get(cell)) is not None and known["points_settled"]
     ]
     return bool(done) and search_config(done[-1]) != relevant(group.search_config)
 
@@ -112,13 +112,13 @@ def _winner(plan: Plan, number: int, ledgers: Iterable[Ledger]) -> Point | None:
     asked = {"space": space, "points": plan.point_count(number)}
     found: Point | None = None
     for ledger in ledgers:
-        of = ledger.groups.get((group.setting, group.method))
-        if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
+        known = ledger.groups.get((group.setting, group.method))
+        if known is None or any(known[key] != value for key, value in asked.items()) or known["winner"] is None:
             continue
         # The scale shows in the config, and whether the search was partial does not matter
         same = {**ledger.tune, "partial": plan.tune.partial, "scale": plan.tune.scale} == asdict(plan.tune)
-        if same and search_config(of) == relevant(group.search_config):
-            found = of["winner"]
+        if same and search_config(known) == relevant(group.search_config):
+            found = known["winner"]
     return found
 
 

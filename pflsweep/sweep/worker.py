@@ -21,7 +21,7 @@ from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, open_run, part_of
-from pflsweep.trial.metadata import described, own_code
+from pflsweep.trial.metadata import described, own_code_hashes
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
@@ -117,7 +117,7 @@ def _check_code(plan: Plan) -> None:
     put its results beside those of the old one.
     """
     for group, code in zip(plan.groups, plan.code, strict=False):
-        if code and own_code(group.config) != code:
+        if code and own_code_hashes(group.config) != code:
             named = ", ".join(f"{node}" for node in described(group.config))
             raise UserError(
                 f"{group.name}: your own code ({named}) was edited after the command had begun. Its trials would be of "

@@ -110,7 +110,7 @@ def as_user_error(uri: str, error: Exception) -> UserError:
         return error
     if any(text in said for text in NO_STORE):
         return no_store(uri)
-    if (full := files.full(error, file.parent if file is not None else Path.cwd(), can.uri)) is not None:
+    if (full := files.as_disk_full(error, file.parent if file is not None else Path.cwd(), can.uri)) is not None:
         if file is not None or _cause(error, OSError):
             return files.DiskFull(f"The MLflow store {shown}: {full}")
         return files.DiskFull(

@@ -15,7 +15,7 @@ LONGEST = 7000  # characters of a description without links; MLflow keeps 8000
 SOME = 100  # params that one call takes
 
 
-class Sweep(NamedTuple):
+class SweepRun(NamedTuple):
     """Name, params and tags of a sweep's run. Its params are those that all trials share."""
 
     name: str
@@ -23,7 +23,7 @@ class Sweep(NamedTuple):
     tags: Mapping[str, str]
 
 
-class Cell(NamedTuple):
+class GroupResult(NamedTuple):
     """The results of one method in one setting. Accuracies are in [0, 1]."""
 
     method: str
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
     rounds: int  # of the final trials
 
 
-def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
+def describe_sweep(client: "MlflowClient", run_id: str, sweep: SweepRun) -> None:
     """Log a sweep's params and tags, which are known before training. Existing params stay: MLflow changes none."""
     from mlflow.entities import Param, RunTag
 
@@ -46,7 +46,7 @@ def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
         client.log_batch(run_id, params=params[start : start + SOME], tags=tags if start == 0 else [])
 
 
-def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> None:
+def log_results(client: "MlflowClient", run_id: str, cells: Sequence[GroupResult]) -> None:
     """Log each method's accuracy by round, its search, and a table of both as the description.
 
     Links that the description has already stay.
@@ -73,14 +73,14 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
     client.set_tag(run_id, NOTE, "\n\n".join([_description(run.info.run_name, cells), *links]))
 
 
-def _series(cell: Cell, several: bool) -> dict[str, dict[int, float]]:
+def _series(cell: GroupResult, several: bool) -> dict[str, dict[int, float]]:
     """Return a cell's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
     where = f"{cell.setting}/{cell.method}" if several else cell.method
     final = {**cell.curve, **({cell.rounds: fmean(cell.final)} if cell.final else {})}
     return {f"accuracy/{where}": final, f"search/{where}": dict(enumerate(cell.search, 1))}
 
 
-def _description(name: str, cells: Sequence[Cell]) -> str:
+def _description(name: str, cells: Sequence[GroupResult]) -> str:
     """Return the description: a table of the cells in markdown, the best of each setting first."""
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -fmean(cell.final or [0.0])))

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
 BATCH = 1000  # metrics that one log_batch takes
-BACKOFF = 10.0  # times as long as a failed batch took are waited before the next: training is 10% slower at most
+# Wait this many times the duration of a failed batch before the next, so that training is at most 10% slower
+BACKOFF = 10.0
 QUIET = 30.0  # seconds without a batch after which the store is asked again: another worker may have sent rounds
 INCOMPLETE = "pflsweep.incomplete"  # tag of a run that has ended but is not whole: what could not be stored
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}

@@ -10,7 +10,7 @@ from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.failures import errors_as_warnings, store_errors
 from pflsweep.tracking.logging import log_comparison, log_table
 from pflsweep.tracking.lookup import add_link, all_runs, cut_name, default_name, ensure_sweep, find, find_sweep
-from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
+from pflsweep.tracking.overview import GroupResult, SweepRun, describe_sweep, log_results
 from pflsweep.tracking.run import GOES_ON, INCOMPLETE, end_run, tolerate_unavailable
 from pflsweep.tracking.store import opened
 
@@ -45,7 +45,7 @@ def _lacks_files(client: "MlflowClient", experiment: str, sweep: "Run") -> bool:
     return INCOMPLETE in sweep.data.tags or bool(some)
 
 
-def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
+def open_sweep(options: Tracking, sweep: str, about: SweepRun) -> None:
     """Create the store and a sweep's run, once, before its trials open them in parallel."""
     if options.backend != "none":
         # Without a warning, since `sweep_status` has warned
@@ -55,7 +55,7 @@ def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
             describe_sweep(client, run_id, about)
 
 
-def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
+def restore_sweep(options: Tracking, sweep: str, about: SweepRun) -> bool:
     """Create a sweep's run again where the store has lost it since `open_sweep`, and return whether it had.
 
     If so it has also lost trials that ended before, and the caller has to send all of them.
@@ -107,7 +107,7 @@ def finish_sweep(
     failed: Sequence[str],
     tables: Mapping[str, "pd.DataFrame"],
     figures: Mapping[str, "Figure"],
-    cells: Sequence[Cell] = (),
+    cells: Sequence[GroupResult] = (),
 ) -> None:
     """Log a sweep's comparison, tables, pictures and each method's results (`cells`) to its run, and end the run.
 
@@ -119,7 +119,7 @@ def finish_sweep(
         with opened(options) as (client, experiment):
             parent = str(ensure_sweep(client, experiment, sweep))
         with end_run(client, parent, "FAILED" if failed else "FINISHED"):
-            log_cells(client, parent, cells)
+            log_results(client, parent, cells)
             log_comparison(client, parent, records, failed)
             if records:
                 add_link(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")

@@ -19,13 +19,13 @@ from pflsweep.ops import products
 from pflsweep.records.content import FORMAT
 from pflsweep.trial.build import Parts
 from pflsweep.util import processor
-from pflsweep.util.source_hash import code_digests, own_modules
+from pflsweep.util.source_hash import code_digests, own_source_hashes
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
     """Return the content of a trial's meta.json."""
     chosen, dataset = config.choices, parts.federation.dataset
-    code, bad = own_code(config), parts.verbs.malicious
+    code, bad = own_code_hashes(config), parts.verbs.malicious
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
     digest = digest_of(config, all(part.resumable for part in (parts.method, *beside.values())), code)
@@ -101,10 +101,10 @@ def described(config: Config) -> list[Node]:
     return [config.node(group) for group in DESCRIBED if config.chooses(group)]
 
 
-def own_code(config: Config) -> list[str]:
+def own_code_hashes(config: Config) -> list[str]:
     """Return hashes of the user's own modules in which method, plug-ins, model, dataset or partition are written."""
     nodes = [*described(config), *(config.node(group) for group in BUILT)]
-    return own_modules({path: each for node in nodes for path, each in node.load_all().items()})
+    return own_source_hashes({path: each for node in nodes for path, each in node.load_all().items()})
 
 
 def shipped_code(config: Config) -> dict[str, str]:

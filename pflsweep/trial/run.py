@@ -120,7 +120,7 @@ def run_trial(
             if address := destination(config.tracking):
                 mention(address)
             record = _open(folder, meta, config, simulation)
-            if _done(record, config):
+            if _nothing_left_to_train(record, config):
                 _add_models(record, simulation, config)
                 send(config.tracking, record, labels)
             else:
@@ -143,7 +143,7 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
     return record
 
 
-def _done(record: Record, config: Config) -> bool:
+def _nothing_left_to_train(record: Record, config: Config) -> bool:
     """Return whether nothing is left to train; if so, say it.
 
     Raises UserError if a record of more rounds lacks the results of the round that is asked for.
@@ -161,7 +161,7 @@ def _done(record: Record, config: Config) -> bool:
     if record.done > rounds:
         _require_evaluated(record, rounds)
         # Raises where new clients were not fine-tuned after that round
-        _ = Result(record.folder, rounds).record.newcomers
+        _ = Record.as_of(record.folder, rounds).newcomers
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
@@ -200,7 +200,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
         raise UserError(f"{record.folder}: the tables end before the checkpoint. Move it away to begin anew.")
     record.truncate(simulation.round)
     schedule = simulation.schedule
-    record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
+    record.set_scores_apart(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
 
 
 def _require_same_clients(record: Record, clients: pd.DataFrame) -> None:
@@ -266,11 +266,11 @@ def _run(
             raise Stopped(
                 f"{name}: stopped after round {done} of {total}; give the same command again to continue"
             ) from interrupt
-        except (Pruned, Diverged, StorageUnavailable, LeaseLost) as loser:
+        except (Pruned, Diverged, StorageUnavailable, LeaseLost) as end:
             ends = {Pruned: "pruned", Diverged: "failed"}
-            status = ends.get(type(loser), "interrupted")
+            status = ends.get(type(end), "interrupted")
             record.write(_checkpoint(record, simulation, parts.study))
-            record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
+            record.set_status(status=status, error=f"{type(end).__name__}: {end}")
             raise
         except DiskFull as error:
             status = "interrupted"

@@ -47,7 +47,7 @@ SETTINGS = (
 )
 
 
-class Speed(NamedTuple):
+class Measurement(NamedTuple):
     """The speed of one setting in one way."""
 
     setting: str
@@ -73,7 +73,7 @@ def random_federation(samples: list[int], test: list[int], device: str, shape: t
     return Federation(data, rows, validation=0.0, seed=0, device=device)
 
 
-def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS) -> Iterator[Speed]:
+def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS) -> Iterator[Measurement]:
     """Yield the speed of each setting on one CPU core, and on a device in each way.
 
     seconds: for all together; a measurement that has begun is finished.
@@ -91,13 +91,13 @@ def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS
     for setting in settings:
         for way, how in ways.items():
             if time.monotonic() >= end:
-                yield Speed(setting.name, way, None, None, "not measured, since the time was over")
+                yield Measurement(setting.name, way, None, None, "not measured, since the time was over")
                 continue
             try:
-                yield Speed(setting.name, way, *measured(setting, seconds=each, **how))
+                yield Measurement(setting.name, way, *measured(setting, seconds=each, **how))
             except (RuntimeError, NotImplementedError) as error:
                 # Too little memory, or an operation that the device lacks in this precision
-                yield Speed(setting.name, way, None, None, one_line(error)[:200])
+                yield Measurement(setting.name, way, None, None, one_line(error)[:200])
 
 
 def measured(

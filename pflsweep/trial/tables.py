@@ -42,10 +42,10 @@ def privacy_columns(privacy: Privacy | None) -> dict[str, float]:
 
 def score_columns(scores: dict[str, Scores]) -> dict[str, float]:
     """Return the columns of an evaluation, such as personal_accuracy, or personal_all_accuracy for the target `all`."""
-    return {f"{view}_{name}": value for view, seen in scores.items() for name, value in summary(seen).items()}
+    return {f"{view}_{name}": value for view, seen in scores.items() for name, value in score_summary(seen).items()}
 
 
-def summary(scores: Scores) -> dict[str, float]:
+def score_summary(scores: Scores) -> dict[str, float]:
     """Return a view's mean scores over the clients that have samples; NaN if none has."""
     has = scores.n > 0
     if not has.any():
@@ -79,7 +79,7 @@ def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
 
 
 def newcomer_table(scores: list[Scores], keys: np.ndarray) -> pd.DataFrame:
-    """Return one row a new client and epoch of its fine-tuning; epoch 0 is before the first.
+    """Return one row per new client and epoch of its fine-tuning; epoch 0 is before the first.
 
     keys: numbers of the new clients in the partition, [N].
     """

@@ -55,7 +55,7 @@ class DiskFull(UserError):  # noqa: N818 (a state)
     """A disk is full or read-only. This is never retried, and does not count as the failure of a trial."""
 
 
-def full(
+def as_disk_full(
     error: BaseException | None, place: Path | str, choice: str = "paths.runs, tracking.uri, workers.storage"
 ) -> DiskFull | None:
     """Return a DiskFull for the user if `error` or one of its causes says that a disk is full or read-only, else None.
@@ -167,7 +167,7 @@ def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if no_room := full(error, folder, choice):
+        if no_room := as_disk_full(error, folder, choice):
             raise no_room from error
         why = error.strerror or str(error)
         if error.filename and Path(error.filename) != folder:

@@ -1,8 +1,8 @@
 """Hashes of source code.
 
-`own_modules` hashes the user's own modules. These hashes are part of a trial's identity, since edited source is another
-method, model or dataset. `code_digests` hashes the shipped modules that a trial's numbers depend on. They are not part
-of the identity, but a record stores them, so that continuing its training with edited code is noticed.
+`own_source_hashes` hashes the user's own modules. These hashes are part of a trial's identity, since edited source is
+another method, model or dataset. `code_digests` hashes the shipped modules that a trial's numbers depend on. They are
+not part of the identity, but a record stores them, so that continuing its training with edited code is noticed.
 """
 
 import ast
@@ -39,7 +39,7 @@ _PARSING = threading.Lock()
 _imported: dict[str, tuple[Any, str]] = {}
 
 
-def own_modules(objects: Mapping[str, Any]) -> list[str]:
+def own_source_hashes(objects: Mapping[str, Any]) -> list[str]:
     """Return a hash of each of the user's modules in which some classes or functions are written.
 
     objects: by import path. Modules of the user that these import, directly or not, are included. Raises UserError if a

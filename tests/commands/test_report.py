@@ -192,7 +192,7 @@ def test_what_a_record_says_is_no_html(here):
 
 
 def test_many_series_can_be_told_apart():
-    looks = [look for look, _ in zip(style.looks(), range(28), strict=False)]
+    looks = [look for look, _ in zip(style.series_styles(), range(28), strict=False)]
     for other in ("linestyle", "marker"):
         assert len({(look["color"], str(look[other])) for look in looks}) == 28
 

@@ -19,7 +19,7 @@ from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.config.schema import neutral_values, typed
 from pflsweep.methods.protocol import hyper
 from pflsweep.records.archive import places
-from pflsweep.trial.metadata import canonical, digest_of, flat_values, numerics, own_code
+from pflsweep.trial.metadata import canonical, digest_of, flat_values, numerics, own_code_hashes
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
@@ -381,7 +381,7 @@ def test_what_is_installed_elsewhere_is_not_own(tmp_path: Path, monkeypatch: pyt
     )
     (tmp_path / "model").mkdir()
     (tmp_path / "model/wide.yaml").write_text(f"_target_: {own}.net\n")
-    assert len(own_code(compose(["model=wide"], tmp_path))) == 1
+    assert len(own_code_hashes(compose(["model=wide"], tmp_path))) == 1
 
 
 def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,12 +395,12 @@ def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "own_widths.py").write_text("from own_number import WIDTH\n")
     (tmp_path / "own_number.py").write_text("WIDTH = 16\n")
     config = compose(["model=wide"], tmp_path)
-    before = own_code(config)
+    before = own_code_hashes(config)
     # numpy and torch are not counted
     assert len(before) == 3
     (tmp_path / "own_number.py").write_text("WIDTH = 640\n")
     with pytest.raises(UserError, match=r"own_number.py was edited after"):
-        own_code(config)
+        own_code_hashes(config)
     importlib.reload(sys.modules["own_number"])
-    after = own_code(config)
+    after = own_code_hashes(config)
     assert len(set(after) - set(before)) == 1

@@ -20,7 +20,7 @@ from pflsweep.ops import random
 from pflsweep.plugins.ala import Ala
 from pflsweep.plugins.attack import Attack, Gaussian, Scaled
 from pflsweep.trial.build import build
-from pflsweep.trial.tables import summary
+from pflsweep.trial.tables import score_summary
 from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, opened, simulate
 from tests.conformance.test_methods import TABLE, case
@@ -151,7 +151,7 @@ def test_malicious_clients_count_nowhere() -> None:
         assert scores.n.tolist() == np.where(bad, 0, clean[view].n).tolist()
         assert not scores.correct[bad].any()
         assert np.isnan(scores.loss).tolist() == bad.tolist()
-        assert summary(scores)["accuracy"] == pytest.approx(scores.accuracy[~bad].mean())
+        assert score_summary(scores)["accuracy"] == pytest.approx(scores.accuracy[~bad].mean())
     assert len(list(ours.simulation.personal_models())) == EVERYBODY
 
 

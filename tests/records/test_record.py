@@ -118,7 +118,7 @@ def test_a_record_that_goes_on_is_the_one_of_an_undisturbed_run(tmp_path: Path) 
     """The last round was evaluated as the last one, and is not due any more when the trial goes on."""
     whole, cut = made(tmp_path / "whole", 5), Record(made(tmp_path / "cut", 3).folder)
     cut.truncate(3)
-    cut.drop_scores(lambda t: t == 1)
+    cut.set_scores_apart(lambda t: t == 1)
     assert cut.evaluated == [1]
     assert cut.clients["round"].unique().tolist() == [1]
     scored = whole.clients_in(3)
@@ -133,7 +133,7 @@ def test_a_record_that_goes_on_is_the_one_of_an_undisturbed_run(tmp_path: Path) 
         pd.testing.assert_frame_equal(record.rounds, whole.rounds)
         pd.testing.assert_frame_equal(record.clients, whole.clients)
         assert record.matrices["A@round"].tolist() == whole.matrices["A@round"].tolist()
-    cut.drop_scores(lambda t: False)
+    cut.set_scores_apart(lambda t: False)
     assert "personal_accuracy" not in cut.rounds
     assert (cut.evaluated, len(cut.clients)) == ([], 0)
 

@@ -315,9 +315,9 @@ def test_other_metrics_by_hand(tmp_path):
 
 
 def test_a_new_metric_is_a_column_whatever_it_is_called(tmp_path, monkeypatch):
-    folder, known = tmp_path / "runs", recorded.summary
+    folder, known = tmp_path / "runs", recorded.score_summary
     runs = [finished(folder, "fedavg", [2, 4, 6, 8], seed=0)]
-    monkeypatch.setattr(recorded, "summary", lambda scores: {**known(scores), "top_accuracy": 0.25})
+    monkeypatch.setattr(recorded, "score_summary", lambda scores: {**known(scores), "top_accuracy": 0.25})
     runs += [finished(folder, method, [2, 4, 6, 8], seed=1) for method in ("fedavg", "local")]
     (setting,) = settings(runs)
     assert evaluated(runs) == ["personal", "global"]

@@ -95,7 +95,7 @@ def test_every_line_has_its_name_beside_it_on_the_page_and_more_than_twelve_are_
 
 def test_the_papers_method_and_the_best_other_one_stand_out_and_references_are_drawn() -> None:
     order = ["ditto", *(f"m{k}" for k in range(20)), "fedavg", "pgfed", "local"]
-    looks = lines.looks(order, own=["pgfed"])
+    looks = lines.line_styles(order, own=["pgfed"])
     assert len(looks) == lines.MOST
     assert {"ditto", "pgfed", "fedavg", "local", "m0"} <= looks.keys()
     assert looks["pgfed"]["color"] == style.PALETTE[0]

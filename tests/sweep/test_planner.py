@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import compose, is_of_sweep
-from pflsweep.config.hydra_loader import command_of, load, search_path
+from pflsweep.config.hydra_loader import load, search_path, sweep_values_of
 from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep import cost, planner
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def planned(*words: str, calls: Counter | None = None) -> Plan:
     """Return the plan of `pflsweep -m`. calls: counts what is composed."""
     own = [word for word in words if is_of_sweep(word)]
-    command = check_command(command_of(load(own, search_path(None))))
+    command = check_command(sweep_values_of(load(own, search_path(None))))
     if command.sweep and (search := read_table(command.sweep).search):
-        command = check_command(command_of(load([*search, *own], search_path(None))))
+        command = check_command(sweep_values_of(load([*search, *own], search_path(None))))
 
     def counted(overrides: list[str]) -> Any:
         if calls is not None:
@@ -483,7 +483,7 @@ def test_scales(table: str, only: str) -> None:
 def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
     with pytest.raises(UserError, match="has several values, but a sweep has one"):
         planner.build(
-            check_command(command_of(load([], search_path(None)))), [word], compose, OverridesParser.create(), ""
+            check_command(sweep_values_of(load([], search_path(None)))), [word], compose, OverridesParser.create(), ""
         )
 
 

@@ -27,14 +27,14 @@ READINGS = [
 
 
 def test_the_paper_is_read_as_its_sweep_says() -> None:
-    assert reading.read_table("fedpg/table1", "paper", "paper") == spec.read_table("fedpg/table1")
+    assert reading.read_table_as("fedpg/table1", "paper", "paper") == spec.read_table("fedpg/table1")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "each"), READINGS)
 def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -> None:
     """Each change has an effect on some cell, and every config that it gives passes all checks."""
-    before, after = spec.read_table(name), reading.read_table(name, "paper", each)
+    before, after = spec.read_table(name), reading.read_table_as(name, "paper", each)
     asked = readings.table_reading(name, each)
     assert set(after.methods) <= set(before.methods)
     changed = before.search != after.search or bool(asked.views or asked.rounds)
@@ -57,7 +57,7 @@ def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -
 @pytest.mark.parametrize("each", ["paper", "code"])
 @pytest.mark.parametrize("name", [name for name in TABLES if "attack=" in str(spec.read_table(name).settings)])
 def test_every_method_goes_with_the_attacks_of_its_table(name: str, each: str, real_data: Callable) -> None:
-    table = reading.read_table(name, "paper", each)
+    table = reading.read_table_as(name, "paper", each)
     attacked = [column for column, words in table.settings.items() if "attack=" in str(words) and "fmnist" in column]
     real_data("FashionMNIST")
     for column, row in table.cells:
@@ -71,7 +71,7 @@ def test_every_method_goes_with_the_attacks_of_its_table(name: str, each: str, r
     [(name, each) for name, each in READINGS if "last_turn" in str(readings.table_reading(name, each))],
 )
 def test_rows_whose_clients_have_rates_of_their_own_have_methods_that_take_these(name: str, each: str) -> None:
-    table = reading.read_table(name, "paper", each)
+    table = reading.read_table_as(name, "paper", each)
     for column, row in table.cells:
         words = dict(word.split("=", 1) for word in [*table.settings[column], *table.words(column, row)])
         if words.get("train.lr_of") == "last_turn":
@@ -84,7 +84,7 @@ def test_rows_without_public_code_are_no_part_of_the_reading_code(paper: str) ->
     assert of is not None
     for name in TABLES:
         if name.partition("/")[0] == paper:
-            left = reading.read_table(name, "paper", "code").methods
+            left = reading.read_table_as(name, "paper", "code").methods
             assert not [row for row in left if readings.matches(row, of.unknown)]
             assert set(left) == {row for row in spec.read_table(name).methods if not readings.matches(row, of.unknown)}
 
@@ -97,14 +97,14 @@ def test_later_overrides_replace_those_of_their_key() -> None:
 
 
 def test_fedpgs_platform_gives_two_methods_one_step() -> None:
-    table = reading.read_table("fedpg/table1", "paper", "code")
+    table = reading.read_table_as("fedpg/table1", "paper", "code")
     config = compose([*table.settings["fmnist/pat2"], *table.methods["pfedme"], "tracking=none"])
     train = config.values["train"]
     assert config.choices["algorithm"] == "fedavg"
     found = {key: train[key] for key in ("steps", "shuffle", "weight_decay", "lr", "epochs")}
     assert found == {"steps": 1, "shuffle": "once", "weight_decay": 0.001, "lr": 0.1, "epochs": 1}
     assert not table.search, "one rate for all"
-    alone = reading.read_table("fedpg/table1", "paper", "one_step")
+    alone = reading.read_table_as("fedpg/table1", "paper", "one_step")
     assert alone.settings == spec.read_table("fedpg/table1").settings
     assert "fedpg" in alone.methods, "a single change runs every row"
 
@@ -130,7 +130,7 @@ def test_a_reading_that_changes_nothing_says_so(
     """Its keys may be of other tables of the paper, so that a name which is none here is no error."""
     own(tmp_path, monkeypatch, f"methods: {{{row}: train.lr=1}}")
     warn_once.cache_clear()
-    reading.read_table("mine/table1", "paper", "code")
+    reading.read_table_as("mine/table1", "paper", "code")
     said = [record.getMessage() for record in caplog.records]
     nothing = (
         "reading=code changes nothing in sweeps/mine/table1.yaml: none of its changes is of a row or a column there."
@@ -141,7 +141,7 @@ def test_a_reading_that_changes_nothing_says_so(
 def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They override its row's and its column's, and no other cell has them."""
     own(tmp_path, monkeypatch, "cells: {prox: {'*/large': algorithm=fedavg train.batch=8}}, methods: {'*': train.lr=1}")
-    table = reading.read_table("mine/table1", "paper", "code")
+    table = reading.read_table_as("mine/table1", "paper", "code")
     words = {cell: table.words(*cell) for cell in table.cells}
     assert words == {
         ("a/small", "local"): ["algorithm=local", "train.lr=1"],
@@ -171,17 +171,17 @@ def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytes
 def test_a_wrong_cell_is_named(change: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own(tmp_path, monkeypatch, change)
     with pytest.raises(UserError) as raised:
-        reading.read_table("mine/table1", "paper", "code")
+        reading.read_table_as("mine/table1", "paper", "code")
     assert said in str(raised.value)
 
 
 def test_fedfomos_clusters_and_first_round_are_of_cells() -> None:
-    table = reading.read_table("fedfomo/table2", "paper", "code")
+    table = reading.read_table_as("fedfomo/table2", "paper", "code")
     words = table.words("cifar10/latent3", "fedfomo_n10")
     found = compose([*table.settings["cifar10/latent3"], *words, "tracking=none"])
     assert found.choices["algorithm"] == "as_run/fedfomo_fedfomo"
     assert (found.values["algorithm"]["clusters"], found.values["algorithm"]["models"]) == (3, 10)
-    table = reading.read_table("fedfomo/table1", "paper", "code")
+    table = reading.read_table_as("fedfomo/table1", "paper", "code")
     words = table.words("mnist/clients100", "fedfomo_n5")
     found = compose([*table.settings["mnist/clients100"], *words, "tracking=none"])
     assert found.values["algorithm"]["first_epochs"] == 1
@@ -202,7 +202,7 @@ def test_a_reading_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("settings: {a: dataset=digits}\nmethods: {local: algorithm=local}\n")
     with pytest.raises(UserError, match="reading=") as raised:
-        reading.read_table(name, "paper", each)
+        reading.read_table_as(name, "paper", each)
     assert said in str(raised.value)
 
 
@@ -236,7 +236,7 @@ def test_an_override_that_is_none_is_named_with_its_change(tmp_path: Path, monke
     Path("sweeps/mine/table1.yaml").write_text("settings: {a: dataset=digits}\nmethods: {local: algorithm=local}\n")
     Path("sweeps/reading/mine.yaml").write_text("code: x\nchanges: {one: {paper: a, code: b, where: c, set: seed=1}}\n")
     with pytest.raises(UserError, match="change 'one': set: seed=1: seeds are the whole sweep's"):
-        reading.read_table("mine/table1", "paper", "code")
+        reading.read_table_as("mine/table1", "paper", "code")
 
 
 def test_readings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

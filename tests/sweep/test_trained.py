@@ -14,7 +14,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
 from pflsweep.sweep.trained import _is_trained, finished_records
-from pflsweep.trial.metadata import own_code
+from pflsweep.trial.metadata import own_code_hashes
 
 from .test_planner import planned
 
@@ -119,7 +119,7 @@ def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.Monk
         plan = planned(*shlex.split(ledger.command)[2:])
         for g, group in enumerate(plan.groups):
             told = ledger.groups[group.setting, group.method]
-            code = own_code(group.config)
+            code = own_code_hashes(group.config)
             for slot, seed in zip(plan.final_slots(g), plan.seeds, strict=True):
                 (config,) = plan.configs(slot, told["winner"] or {})
                 identity = told["trials"].get(str(seed))

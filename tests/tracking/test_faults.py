@@ -23,7 +23,7 @@ from pflsweep.tracking import lookup, sweep_run
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
 from pflsweep.tracking.failures import as_user_error
-from pflsweep.tracking.overview import Sweep
+from pflsweep.tracking.overview import SweepRun
 from pflsweep.tracking.store import opened
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
@@ -93,12 +93,12 @@ def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store
 def test_a_sweeps_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
     cfg = create(tmp_path / "runs").tracking
     killed(
-        lambda: sweep_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {})),
+        lambda: sweep_run.open_sweep(cfg, "abc", SweepRun("seed=0,1", {}, {})),
         monkeypatch,
         "mlflow.MlflowClient.create_run",
     )
     (orphan,) = store.runs()
-    sweep_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", SweepRun("seed=0,1", {}, {}))
     sweep_run.finish_sweep(cfg, "abc", [], [], {}, {})
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
@@ -223,8 +223,8 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
 
 def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_path, empty, monkeypatch):  # noqa: F811
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    sweep_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
-    assert not sweep_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+    sweep_run.open_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
+    assert not sweep_run.restore_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
     # A trial creates the sweep's run too, but does not know its name
     for trial_first in (False, True):
         _replaced(tmp_path, empty, "")
@@ -232,8 +232,8 @@ def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_p
             patch.setenv(tracking_run.SWEEP, "abc")
             if trial_first:
                 tracking_run.send(record.tracking, record)
-        assert sweep_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
-        assert not sweep_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+        assert sweep_run.restore_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
+        assert not sweep_run.restore_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
         (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
         assert (parent.info.run_name, parent.info.status) == ("seed=0,1", "RUNNING")
 

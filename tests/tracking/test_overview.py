@@ -20,7 +20,7 @@ from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
 from pflsweep.tracking.logging import Labels, metrics_of
 from pflsweep.tracking.lookup import NOTE
-from pflsweep.tracking.overview import Cell, Sweep
+from pflsweep.tracking.overview import GroupResult, SweepRun
 from pflsweep.tracking.store import runs_address
 from tests.report.records import finished
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)
@@ -32,9 +32,9 @@ POINT = Labels("fedavg lr=0.1 seed=0 (search)", {**FINAL, "role": "search"})
 WINNER = Labels("fedavg lr=0.1 seed=0", FINAL)
 
 
-def cell(method: str, final: list[float], **changes: object) -> Cell:
+def cell(method: str, final: list[float], **changes: object) -> GroupResult:
     curve = {1: final[0] / 2, 3: sum(final) / len(final)} if final else {}
-    return Cell(method, "digits", "lr=0.1", [0.2, 0.4], final, curve, 3)._replace(**changes)
+    return GroupResult(method, "digits", "lr=0.1", [0.2, 0.4], final, curve, 3)._replace(**changes)
 
 
 def parent_of(store: Store):  # noqa: F811
@@ -98,7 +98,7 @@ def test_trials_of_a_search_and_its_winner_have_names_and_roles_of_their_own(sto
 
 def test_a_sweeps_run_shows_each_method_and_says_nothing_twice(store: Store, tmp_path: Path) -> None:  # noqa: F811
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
-    about = Sweep("a table", {"train.rounds": "3"}, {"role": "sweep", "method": "fedavg, local"})
+    about = SweepRun("a table", {"train.rounds": "3"}, {"role": "sweep", "method": "fedavg, local"})
     cells = [cell("local", [0.2]), cell("fedavg", [0.4, 0.6])]
     for _ in range(2):
         sweep_run.open_sweep(record.tracking, "abc", about)
@@ -151,7 +151,7 @@ def test_settings_are_told_apart_and_names_are_those_that_mlflow_takes(store: St
 
 def test_params_and_charts_of_a_sweep_do_not_replace_each_other_under_allowed_names(store: Store) -> None:  # noqa: F811
     options = Tracking.of(store.options)
-    sweep_run.open_sweep(options, "abc", Sweep("a table", {"names.a+b": "1", "names.a*b": "2"}, {}))
+    sweep_run.open_sweep(options, "abc", SweepRun("a table", {"names.a+b": "1", "names.a*b": "2"}, {}))
     cells = [cell("local", [value], setting=name, search=[]) for name, value in (("x=[1]", 0.2), ("x=(1)", 0.4))]
     sweep_run.finish_sweep(options, "abc", [], [], {}, {}, cells)
     parent = parent_of(store)
@@ -280,7 +280,7 @@ def test_ui_opens_nothing_without_a_display(monkeypatch) -> None:
 
 def test_an_accuracy_of_zero_is_a_sweeps_summary_too(store: Store, tmp_path: Path) -> None:  # noqa: F811
     record = finished(tmp_path / "runs", "fedavg", [0, 0, 0])
-    sweep_run.open_sweep(record.tracking, "abc", Sweep("a table", {}, {"role": "sweep"}))
+    sweep_run.open_sweep(record.tracking, "abc", SweepRun("a table", {}, {"role": "sweep"}))
     sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("fedavg", [0.0, 0.0])])
     assert parent_of(store).data.metrics["summary/accuracy"] == 0
 

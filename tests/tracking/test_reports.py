@@ -11,7 +11,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.tracking import reports as tracking_reports
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
-from pflsweep.tracking.overview import Sweep as About
+from pflsweep.tracking.overview import SweepRun as About
 from tests.report.paper.fixtures import Sweep
 from tests.tracking.test_run import empty, store  # noqa: F401 (fixtures)
 

@@ -24,7 +24,7 @@ from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import sweep_run
 from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.lookup import allowed_keys
-from pflsweep.tracking.overview import Sweep
+from pflsweep.tracking.overview import SweepRun
 from pflsweep.tracking.store import opened
 from pflsweep.util.errors import UserError
 from tests.report.records import config, create, finished, train
@@ -188,7 +188,7 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     scores = {key: value for key, value in record.last_row.items() if key.startswith(("personal_", "global_"))}
     clients = record.clients_in(3)
-    record.drop_scores(lambda t: t == 2)
+    record.set_scores_apart(lambda t: t == 2)
     with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, "interrupted")
     (shown,) = store.runs()
@@ -277,7 +277,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     # A run that was never tracked
     before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     cfg = before.tracking
-    sweep_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", SweepRun("algorithm=local,fedavg,pgfed", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     records = [before]
     for method in ("fedavg", "pgfed"):
@@ -295,7 +295,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
     files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
-    sweep_run.open_sweep(cfg, "abc", Sweep("again", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", SweepRun("again", {}, {}))
     assert len(store.runs()) == 4
 
 
@@ -352,7 +352,7 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
-        sweep_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+        sweep_run.open_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
         sweep_run.finish_sweep(record.tracking, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
@@ -363,7 +363,7 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    sweep_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+    sweep_run.open_sweep(record.tracking, "abc", SweepRun("seed=0,1", {}, {}))
     (tmp_path / "mlflow.db").write_text("this is a diary")
     sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
@@ -371,7 +371,7 @@ def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_pat
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
     cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).tracking
-    sweep_run.open_sweep(cfg, "abc", Sweep("algorithm=local", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", SweepRun("algorithm=local", {}, {}))
     sweep_run.stop_sweep(cfg, "abc")
     assert store.runs()[0].info.status == "KILLED"
 

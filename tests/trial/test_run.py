@@ -135,12 +135,12 @@ def test_summary_numbers_by_hand() -> None:
     import numpy as np
 
     from pflsweep.engine.evaluate import Scores
-    from pflsweep.trial.tables import summary
+    from pflsweep.trial.tables import score_summary
 
     scores = Scores(
         np.array([4, 0, 8.0]), np.array([1, 0, 6.0]), np.array([2.0, np.nan, 1.0]), np.array([0.2, np.nan, 0.6])
     )
-    found = summary(scores)
+    found = score_summary(scores)
     # The mean of 0.25 and 0.75; the client without data does not count
     assert found["accuracy"] == pytest.approx(0.5)
     assert found["accuracy_weighted"] == pytest.approx(7 / 12)

@@ -15,12 +15,12 @@ import pflsweep
 from pflsweep.config.compose import compose
 from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
-from pflsweep.trial.metadata import own_code, shipped_code
+from pflsweep.trial.metadata import own_code_hashes, shipped_code
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
 from pflsweep.util import source_hash
 from pflsweep.util.errors import UserError
-from pflsweep.util.source_hash import code_digests, edited_components, own_modules
+from pflsweep.util.source_hash import code_digests, edited_components, own_source_hashes
 from tests.test_golden import recorded
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
@@ -137,7 +137,7 @@ def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, mo
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm/own.yaml").write_text("_target_: own_ditto.OwnDitto\nlam: 1.0\n")
     config = compose(["algorithm=own"], tmp_path)
-    assert len(own_code(config)) == 1
+    assert len(own_code_hashes(config)) == 1
     before = shipped_code(config)
     assert before == shipped_code(compose(["algorithm=ditto"]))
     assert set(before) == {"engine", "algorithm", "model", "dataset", "partition"}
@@ -157,13 +157,15 @@ def test_a_module_that_a_function_imports_counts_before_it_has_run(
     (tmp_path / "lazy_parts/__init__.py").write_text("rate = 1\n")
     (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 0.5")
     module = importlib.import_module("lazy_one")
-    before = own_modules({f"{module.__name__}.Mine": module.Mine})
+    before = own_source_hashes({f"{module.__name__}.Mine": module.Mine})
     assert len(before) == 3
     (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 1.5")
-    edited = own_modules({f"{module.__name__}.Mine": module.Mine})
+    edited = own_source_hashes({f"{module.__name__}.Mine": module.Mine})
     assert edited != before
     importlib.import_module("lazy_parts.deep")
-    assert own_modules({f"{module.__name__}.Mine": module.Mine}) == edited, "whether it is imported changes nothing"
+    assert own_source_hashes({f"{module.__name__}.Mine": module.Mine}) == edited, (
+        "whether it is imported changes nothing"
+    )
 
 
 MADE = """from functools import partial
@@ -197,7 +199,7 @@ def test_what_a_call_has_made_is_written_where_its_path_says(
         (tmp_path / f"{helper}.py").write_text("def build(shape, classes, width):\n    return width\n")
         (tmp_path / f"{module}.py").write_text(MADE.format(helper=helper, width=width))
         path = f"{module}.{name}"
-        hashes.append(own_modules({path: getattr(importlib.import_module(module), name)}))
+        hashes.append(own_source_hashes({path: getattr(importlib.import_module(module), name)}))
     assert [len(each) for each in hashes] == [count, count]
     assert len(set(hashes[0]) & set(hashes[1])) == 1, "the helper's, which is the same"
 
@@ -207,12 +209,12 @@ def test_a_module_that_was_edited_after_its_import_is_refused(tmp_path: Path, mo
     file = tmp_path / "edited_later.py"
     file.write_text("class Mine:\n    size = 1\n")
     module = importlib.import_module("edited_later")
-    before = own_modules({f"{module.__name__}.Mine": module.Mine})
+    before = own_source_hashes({f"{module.__name__}.Mine": module.Mine})
     file.write_text("class Mine:\n    size = 20\n")
     with pytest.raises(UserError, match=r"edited_later.py was edited after this process had imported it"):
-        own_modules({f"{module.__name__}.Mine": module.Mine})
+        own_source_hashes({f"{module.__name__}.Mine": module.Mine})
     importlib.reload(module)
-    assert own_modules({f"{module.__name__}.Mine": module.Mine}) != before
+    assert own_source_hashes({f"{module.__name__}.Mine": module.Mine}) != before
 
 
 def test_every_version_of_python_gives_the_same_digest() -> None:

@@ -114,12 +114,12 @@ def _splits(name: str, root: Path, path: str | None, subset: str | None, downloa
                 found = datasets.load_from_disk(str(place))
             else:
                 cache = str(root / "prepared" / "huggingface")
-                of = (
+                arguments = (
                     {"path": str(place), "name": subset}
                     if place.is_dir()
                     else {"path": "parquet", "data_files": str(place)}
                 )
-                found = datasets.load_dataset(**of, cache_dir=cache)
+                found = datasets.load_dataset(**arguments, cache_dir=cache)
     except Exception as error:  # pyarrow, fsspec and the library itself each raise their own
         raise UserError(
             f"dataset.path: {place} cannot be read by the datasets library ({one_line(error)}). It should be a folder "

@@ -17,10 +17,10 @@ def require(right: bool, option: str, value: Any, rule: str) -> None:
         raise UserError(f"partition.{option} is {value!r}: {rule}.")
 
 
-def check_clients(clients: int, samples: int, of: str) -> None:
-    """Raise UserError unless there is at least one client, and at least one sample for each. of: what is counted."""
+def check_clients(clients: int, samples: int, counted: str) -> None:
+    """Raise UserError unless there is at least one client, and at least one of what is `counted` for each."""
     require(clients >= 1, "clients", clients, "it must be at least 1")
-    require(clients <= samples, "clients", clients, f"there are only {samples} {of}, and each client needs one")
+    require(clients <= samples, "clients", clients, f"there are only {samples} {counted}, and each client needs one")
 
 
 def check_alpha(alpha: float) -> None:

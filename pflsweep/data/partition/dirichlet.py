@@ -36,14 +36,14 @@ def by_class(
 
 
 def skewed(
-    by_class: list[np.ndarray], clients: int, alpha: float, least: int, tries: int, rng: np.random.Generator, of: str
+    by_class: list[np.ndarray], clients: int, alpha: float, least: int, tries: int, rng: np.random.Generator, kind: str
 ) -> list[np.ndarray]:
-    """Return the rows of each client, at least `least` of them. by_class: the rows of each class. of: what the rows
+    """Return the rows of each client, at least `least` of them. by_class: the rows of each class. kind: what the rows
     are, for the message.
     """
     samples = sum(map(len, by_class))
     check_least(least, samples, clients)
-    what = f"{clients} clients of {of} and alpha {alpha}"
+    what = f"{clients} clients of {kind} and alpha {alpha}"
     return drawn(lambda: _cut_classes(by_class, clients, alpha, samples / clients, rng), least, tries, what)
 
 

@@ -27,7 +27,7 @@ from pflsweep.methods.task import Task
 from pflsweep.ops import random
 from pflsweep.ops.vmap import only
 from pflsweep.util.errors import UserError
-from pflsweep.util.source_hash import own_modules
+from pflsweep.util.source_hash import own_source_hashes
 
 log = logging.getLogger(__name__)
 # The version of the code below: raising it recomputes all stored embeddings.
@@ -96,7 +96,7 @@ def _check(training: Mapping[str, Any], dataset: Dataset) -> None:
 def _described(build: Callable) -> list:
     """Return what identifies a builder: its name, its options, and the hash of its code where it is the user's own."""
     function = getattr(build, "func", build)
-    own = own_modules({f"{function.__module__}.{function.__qualname__}": function})
+    own = own_source_hashes({f"{function.__module__}.{function.__qualname__}": function})
     return [f"{function.__module__}.{function.__qualname__}", getattr(build, "keywords", {}), *([own] if own else [])]
 
 

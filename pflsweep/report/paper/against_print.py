@@ -27,12 +27,12 @@ class PlottedCell(NamedTuple):
     ours: float
 
 
-def plotted_cells(of: Comparison) -> dict[str, list[PlottedCell]]:
+def plotted_cells(comparison: Comparison) -> dict[str, list[PlottedCell]]:
     """Return the cells that can be drawn, by the unit of their axes."""
     found: dict[str, list[PlottedCell]] = {}
-    for cell in of.paper_cells:
+    for cell in comparison.paper_cells:
         printed, ours, unit = cell.line.value, cell.value.mean, cell.line.unit
-        column = of.layout.column_of(cell.line)
+        column = comparison.layout.column_of(cell.line)
         if column is None or printed is None or not (math.isfinite(printed) and math.isfinite(ours)):
             continue
         factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.line.metric} ({unit})")
@@ -43,8 +43,8 @@ def plotted_cells(of: Comparison) -> dict[str, list[PlottedCell]]:
 def picture(readings: Mapping[str, Comparison]) -> Picture | None:
     """Return the picture, one panel for each unit of at least FEWEST numbers; None if there is none."""
     by_unit: dict[str, dict[str, list[PlottedCell]]] = {}
-    for reading, of in readings.items():
-        for unit, drawn in plotted_cells(of).items():
+    for reading, comparison in readings.items():
+        for unit, drawn in plotted_cells(comparison).items():
             by_unit.setdefault(unit, {})[reading] = drawn
     by_unit = {unit: found for unit, found in by_unit.items() if sum(map(len, found.values())) >= FEWEST}
     if not by_unit:
@@ -89,7 +89,7 @@ def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 100.0)) if unit == ACCURACY else (low, high)
 
 
-def _name(axes: Any, every: list[PlottedCell], of: Comparison) -> None:
+def _name(axes: Any, every: list[PlottedCell], comparison: Comparison) -> None:
     """Write beside the furthest points what they are, each row once. The figure has to be laid out: letters have a size
     in the units of the axes only then. Names change no layout.
     """
@@ -106,7 +106,7 @@ def _name(axes: Any, every: list[PlottedCell], of: Comparison) -> None:
     for point in list(furthest.values())[:NAMED]:
         head = title(point.column) if len(groups) > 1 else point.column.header
         column = head if len(columns) > 1 else ""
-        text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), column]))
+        text = ", ".join(filter(None, [short(comparison.layout.rows[point.cell.line.row]), column]))
         at = (point.printed, point.ours)
         look = {"fontsize": 8, "ha": "center", "va": "center", "color": "#444444", "zorder": 4, "in_layout": False}
         name = axes.text(*at, text, **look)
@@ -136,12 +136,12 @@ def _room(axes: Any) -> Box:
 def _place(
     x: float, y: float, width: float, height: float, room: Box, dots: list[Box], names: list[Box], lines: list[Box]
 ) -> tuple[Box, Sequence[tuple[float, float]]]:
-    """Return the box of the name of a point (x, y), printed and ours, in which it hides no other name and few points,
-    and the line that leads there from its point; no line if it is beside it.
+    """Choose where to write the name of a point (x: published, y: ours).
 
-    dots: boxes of the other points. names, lines: those of the names so far, and of points on their lines. Beside its
-    point it does not end at another one, whose name it would seem to be. It stands there rather than higher or lower,
-    and rather away from the line on which the points that agree lie.
+    Returns the box of the name, and points of a leader line to it, none where the name is beside its point. dots: boxes
+    of the other points. names: boxes of the names so far. lines: points on their leader lines. In order of weight, the
+    box lies inside `room`, on no other name, does not end at another point, hides few points and has a short leader.
+    Places level with the point and away from the diagonal are tried first.
     """
     out, aside = 0.6 * height, 0.6 * height + width / 2
     sides = (-aside, aside) if y > x else (aside, -aside)

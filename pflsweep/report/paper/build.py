@@ -10,7 +10,7 @@ from pflsweep.report.paper import export, figures, index, layout, leaderboard_pa
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.reproduction import Stores, reproduction
-from pflsweep.report.paper.store import Trials
+from pflsweep.report.paper.store import TrialReader
 from pflsweep.report.paper.verdict import split_why
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
@@ -30,7 +30,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
             f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
             "scale=smoke`), or name another folder: --runs DIR."
         )
-    trials = Trials(runs)
+    trials = TrialReader(runs)
     stores = Stores(trials, ledger.ledgers(*trials.places))
     _check_known(scale, {ledger.scale for ledger in stores.every}, runs)
     said: list[str] = []
@@ -61,27 +61,27 @@ def _said(error: Exception) -> str:
 
 def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Tracker) -> str:
     figures.check(layout.read(name))
-    of = reproduction(name, stores, scale or stores.best_scale(layout.read(name).sweeps))
+    made = reproduction(name, stores, scale or stores.best_scale(layout.read(name).sweeps))
     folder = _make_folder(out / name)
     _check_kept(folder, stores.trials)
-    ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]
-    drawn = figures.draw(of.readings, folder)
+    ledgers = [each for table in made.readings.values() for each in table.store.of(made.layout.sweeps)]
+    drawn = figures.draw(made.readings, folder)
     said = index.discussion(folder)
-    text = TEXTS[of.layout.page](of, drawn, tracker.links(ledgers, of.trials), said)
+    text = TEXTS[made.layout.page](made, drawn, tracker.links(ledgers, made.trials), said)
     contents = {
         "README.md": text,
         "page.html": html.page(text, folder),
-        "table.csv": export.as_csv(of.readings),
-        "table.tex": "\n".join(map(export.as_latex, of.readings.values())),
+        "table.csv": export.as_csv(made.readings),
+        "table.tex": "\n".join(map(export.as_latex, made.readings.values())),
     }
     for file, content in contents.items():
         files.write_text(folder / file, content)
     kept = tracker.keep(name, [*(folder / file for file in contents), *drawn.files(folder)], ledgers)
-    files.write_json(folder / index.STATE, index.state(of, split_why(said)[0]))
+    files.write_json(folder / index.STATE, index.state(made, split_why(said)[0]))
     stands = "; ".join(
-        f"{_reading_in_words(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
+        f"{_reading_in_words(each)}{each.complete} of {each.fillable} cells complete" for each in made.readings.values()
     )
-    return f"{folder / 'README.md'}: {stands}, scale {of.scale}" + (
+    return f"{folder / 'README.md'}: {stands}, scale {made.scale}" + (
         "; MLflow has it with the sweep's run" if kept else ""
     )
 
@@ -90,7 +90,7 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
     """A page stays as it is."""
 
 
-def _check_kept(folder: Path, trials: Trials) -> None:
+def _check_kept(folder: Path, trials: TrialReader) -> None:
     """Raise PageNotRebuilt if the page that is there was made of trials that are not here: it could not be made
     anew.
     """
@@ -107,9 +107,9 @@ def _make_folder(folder: Path) -> Path:
     return folder
 
 
-def _reading_in_words(of: Comparison) -> str:
+def _reading_in_words(comparison: Comparison) -> str:
     """Return the words for a reading that is not the paper's."""
-    return "" if of.store.reading == PAPER else f"reading {of.store.reading}, "
+    return "" if comparison.store.reading == PAPER else f"reading {comparison.store.reading}, "
 
 
 def _check_known(scale: str | None, there: set[str], runs: Path) -> None:

@@ -113,19 +113,19 @@ def _checked(claim: dict[str, Any], cells: list[Statistic]) -> tuple[list[Check]
 
 
 def _verdict(checks: list[Check], quantifier: str) -> bool | str:
-    n, of = sum(check.holds for check in checks), len(checks)
+    n, total = sum(check.holds for check in checks), len(checks)
     if quantifier == "mixed":
-        return 0 < n < of
+        return 0 < n < total
     if quantifier == "some":
         return n > 0
     if quantifier == "most_per_column":  # of each left side against all others
         columns = defaultdict(list)
         for check in checks:
             columns[check.column, check.said.partition(" vs ")[0]].append(check.holds)
-        n, of = sum(2 * sum(each) > len(each) for each in columns.values()), len(columns)
-    elif quantifier == "most" and 2 * n > of:
+        n, total = sum(2 * sum(each) > len(each) for each in columns.values()), len(columns)
+    elif quantifier == "most" and 2 * n > total:
         return True
-    return True if n == of else "partly" if n else False
+    return True if n == total else "partly" if n else False
 
 
 # Forms: each yields its comparisons

@@ -106,10 +106,10 @@ class Tau(NamedTuple):
 class Comparison:
     """A layout filled from a store."""
 
-    def __init__(self, of: Layout, store: Store) -> None:
-        cells = [cell for ledger in store.of(of.sweeps) for cell in ledger.groups]
-        self.reading = reading.table_reading(of.sweeps[0], store.reading)
-        read = of._replace(views=of.views | self.reading.views, rounds=of.rounds | self.reading.rounds)
+    def __init__(self, table: Layout, store: Store) -> None:
+        cells = [cell for ledger in store.of(table.sweeps) for cell in ledger.groups]
+        self.reading = reading.table_reading(table.sweeps[0], store.reading)
+        read = table._replace(views=table.views | self.reading.views, rounds=table.rounds | self.reading.rounds)
         self.layout, self.store = layout.with_own(read, cells), store
         self._cell_trials: dict[tuple[str, str], CellTrials] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
@@ -189,7 +189,9 @@ class Comparison:
 
     def seeds(self, setting: str) -> list[int]:
         """Return the seeds asked for of a setting."""
-        return sorted({seed for (of, _), trials in self._cell_trials.items() if of == setting for seed in trials.seeds})
+        return sorted(
+            {seed for (name, _), trials in self._cell_trials.items() if name == setting for seed in trials.seeds}
+        )
 
     def _against(self, line: Printed) -> list[CellTrials]:
         """Return the trials of the other rows that a number is measured against."""
@@ -220,7 +222,7 @@ class Comparison:
         """Return the std over seeds of our number for a printed one, whatever the shown std is over; None if the
         number is measured against another row.
         """
-        return metrics.over_seeds(list(self.by_seed(line).values())).std
+        return metrics.mean_over_seeds(list(self.by_seed(line).values())).std
 
     def by_seed(self, line: Printed) -> dict[int, float]:
         """Return our number for a printed one, of each seed alone; empty if it is measured against another row."""
@@ -234,7 +236,7 @@ class Comparison:
         """Return how far a row is above the row without the suffix of its name, over the seeds that both have."""
         own, other = (self._by_seed(metric, line, m) for m in (line.method, line.method.removesuffix(metric.minus)))
         seeds = [seed for seed in own if seed in other]
-        mine, theirs = (metrics.over_seeds([by[seed] for seed in seeds]).mean for by in (own, other))
+        mine, theirs = (metrics.mean_over_seeds([by[seed] for seed in seeds]).mean for by in (own, other))
         return Value(mine - theirs, None, len(seeds))
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
@@ -253,16 +255,16 @@ class Comparison:
         """Return a quantity over seeds or clients, before it is related to others."""
         if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
             trials = self.cell_trials(self.layout.setting_of(line), method)
-            return metrics.over_clients(list(self._by_client(metric, line, trials).values()))
-        value = metrics.over_seeds(list(self._by_seed(metric, line, method).values()))
+            return metrics.mean_over_clients(list(self._by_client(metric, line, trials).values()))
+        value = metrics.mean_over_seeds(list(self._by_seed(metric, line, method).values()))
         return value if metric.over == "seeds" else value._replace(std=None)
 
     def _by_seed(self, metric: Metric, line: Printed, method: str) -> dict[int, float]:
         """Return a quantity of each seed."""
         trials = self.cell_trials(self.layout.setting_of(line), method)
         if metric.quantity in metrics.NUMBERS:
-            of, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
-            return {seed: of(trial, own) for seed, trial in trials.finished.items()}
+            quantity, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
+            return {seed: quantity(trial, own) for seed, trial in trials.finished.items()}
         if metric.options.get("by") == "samples":
             view, options = self.layout.view(metric, method), self._options(metric, trials.method)
             return {s: metrics.accuracy_by_samples(trial, options, view) for s, trial in trials.finished.items()}
@@ -369,7 +371,7 @@ class Comparison:
                 view = self.layout.view(cell.metric, cell.trials.method)
                 trials, factor = cell.trials.finished.values(), _factor(cell.metric, cell.line)
                 found = [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
-                yield column, cell, metrics.over_seeds(found)
+                yield column, cell, metrics.mean_over_seeds(found)
 
     def paired(self) -> Iterator[PairedTest]:
         """Yield the paper's method against each other one, where accuracies are the clients' own."""

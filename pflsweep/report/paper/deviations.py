@@ -34,36 +34,38 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 }
 
 
-def lines(of: Comparison) -> list[str]:
+def lines(comparison: Comparison) -> list[str]:
     """Return what differs, what the paper leaves open, and what of a method was reconstructed."""
-    return [*_stated(of), *_uneven(of), *_rounded(of), *_reconstructed(of)]
+    return [*_stated(comparison), *_uneven(comparison), *_rounded(comparison), *_reconstructed(comparison)]
 
 
-def fewer_rounds(of: Comparison) -> set[tuple[int, int]]:
+def fewer_rounds(comparison: Comparison) -> set[tuple[int, int]]:
     """Return the rounds of our trials and those that the paper states, for each setting in which ours are fewer.
 
     Settings of which the paper states no number of rounds are left out.
     """
-    stated = [(configs, _number(theirs["rounds"])) for _, theirs, configs in _settings_stated(of)]
+    stated = [(configs, _number(theirs["rounds"])) for _, theirs, configs in _settings_stated(comparison)]
     pairs = [(int(config["train.rounds"]), n) for configs, n in stated for config in configs if n is not None]
     return {(ours, int(theirs)) for ours, theirs in pairs if ours < theirs}
 
 
-def _settings_stated(of: Comparison) -> Iterator[tuple[published.Printed, dict[str, str], list[dict[str, Any]]]]:
+def _settings_stated(
+    comparison: Comparison,
+) -> Iterator[tuple[published.Printed, dict[str, str], list[dict[str, Any]]]]:
     """Yield a cell, what the paper states, and the configs of our trials, for each setting that has both."""
-    said = _stated_settings(of.layout)
-    for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
+    said = _stated_settings(comparison.layout)
+    for line in {(p.dataset, p.model, p.setting): p for p in comparison.layout.printed}.values():
         theirs = next((lines for where, lines in said.items() if _is_about(line, where)), None)
-        configs = list(_configs(of, of.layout.setting_of(line)).values())
+        configs = list(_configs(comparison, comparison.layout.setting_of(line)).values())
         if theirs is not None and configs:
             yield line, theirs, configs
 
 
-def _stated(of: Comparison) -> list[str]:
+def _stated(comparison: Comparison) -> list[str]:
     differs: dict[str, list[str]] = defaultdict(list)
     unsaid: dict[str, set[str]] = defaultdict(set)
-    said = _stated_settings(of.layout)
-    for line, theirs, configs in _settings_stated(of):
+    said = _stated_settings(comparison.layout)
+    for line, theirs, configs in _settings_stated(comparison):
         where = inline(f"{line.dataset} {line.setting}")
         for name, key in KEYS.items():
             ours = sorted({inline(as_override(config[key])) for config in configs if key in config})
@@ -71,20 +73,24 @@ def _stated(of: Comparison) -> list[str]:
                 unsaid[name + (f" ({theirs[name]})" if theirs[name] not in ("ns", "") else "")] |= set(ours)
             elif any(_number(each) != _number(theirs[name]) for each in ours):
                 differs[f"{name}: stated {theirs[name]}, here {', '.join(ours)}"].append(where)
-        for difference in (*_data(line, theirs, configs), *_classes(of, theirs, line), *_seeds(of, theirs, line)):
+        for difference in (
+            *_data(line, theirs, configs),
+            *_classes(comparison, theirs, line),
+            *_seeds(comparison, theirs, line),
+        ):
             differs[difference].append(where)
     found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
     rest = [f"{name}: {', '.join(sorted(ours))}" for name, ours in unsaid.items() if ours]
     return [*found, *([f"not stated as one number in the paper, and here: {'; '.join(rest)}"] if rest else [])]
 
 
-def _stated_settings(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
+def _stated_settings(table: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
     """Return what the paper says of training for a table; for a page of which it says nothing, what it says of the
     table that its trials are from.
     """
     known = layout.names()
-    tables = [of.table, *(layout.read(name).table for name in of.sweeps if name in known)]
-    return next((said for table in tables if (said := published.stated(of.paper, table))), {})
+    tables = [table.table, *(layout.read(name).table for name in table.sweeps if name in known)]
+    return next((said for each in tables if (said := published.stated(table.paper, each))), {})
 
 
 def _is_about(line: published.Printed, where: tuple[str, str, str]) -> bool:
@@ -93,12 +99,12 @@ def _is_about(line: published.Printed, where: tuple[str, str, str]) -> bool:
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
 
 
-def _uneven(of: Comparison) -> list[str]:
+def _uneven(comparison: Comparison) -> list[str]:
     """Return the keys that differ between the rows of a column, but the methods' own and those that were searched."""
     found = []
-    for setting in _settings(of):
+    for setting in _settings(comparison):
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for method, group in _groups(of, setting).items():
+        for method, group in _groups(comparison, setting).items():
             for key, value in with_neutral(group["config"]).items():
                 if separates_settings(key, group["space"]) and key != "train.precision":
                     rows[key][inline(as_override(value))].append(inline(method))
@@ -109,10 +115,10 @@ def _uneven(of: Comparison) -> list[str]:
     return found
 
 
-def fixed(of: Comparison) -> list[str]:
+def fixed(comparison: Comparison) -> list[str]:
     """Return the hyperparameters of each method that no search chose, with the settings where they differ."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for trials in of.trials_by_cell:
+    for trials in comparison.trials_by_cell:
         if trials.group:
             methods[inline(trials.method)][_own(trials.group)].append(inline(trials.setting))
     found = []
@@ -134,10 +140,10 @@ def _own(group: dict[str, Any]) -> str:
     return " ".join(f"{key}={as_override(value)}" for key, value in own.items())
 
 
-def _rounded(of: Comparison) -> list[str]:
+def _rounded(comparison: Comparison) -> list[str]:
     """Return precisions below fp32, with the columns that have them, and the rows where not all of those do."""
     places: dict[str, list[str]] = defaultdict(list)
-    begun = {setting: configs for setting in _settings(of) if (configs := _configs(of, setting))}
+    begun = {setting: configs for setting in _settings(comparison) if (configs := _configs(comparison, setting))}
     for setting, configs in begun.items():
         rows: dict[str, list[str]] = defaultdict(list)
         for method, config in configs.items():
@@ -150,18 +156,24 @@ def _rounded(of: Comparison) -> list[str]:
     return [what if where == every else f"{what} ({'; '.join(where)})" for what, where in places.items()]
 
 
-def _settings(of: Comparison) -> list[str]:
-    return list(dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed))
+def _settings(comparison: Comparison) -> list[str]:
+    return list(dict.fromkeys(comparison.layout.setting_of(line) for line in comparison.layout.printed))
 
 
-def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
+def _groups(comparison: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """Return the ledger's group of each method in a setting, of the ledger that has most of its results."""
-    return {trials.method: trials.group for trials in of.trials_by_cell if trials.setting == setting and trials.group}
+    return {
+        trials.method: trials.group
+        for trials in comparison.trials_by_cell
+        if trials.setting == setting and trials.group
+    }
 
 
-def _configs(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
+def _configs(comparison: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """Return the config of each method in a setting, with what its search chose."""
-    return {method: {**group["config"], **(group["winner"] or {})} for method, group in _groups(of, setting).items()}
+    return {
+        method: {**group["config"], **(group["winner"] or {})} for method, group in _groups(comparison, setting).items()
+    }
 
 
 def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
@@ -183,27 +195,27 @@ def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[st
     return found
 
 
-def _classes(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
+def _classes(comparison: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
     """Return that clients have fewer classes than is stated, where they do: a class may be dealt to a client twice."""
-    stated, trials = _named(CLASSES, theirs["partition"]), of.trials_of(of.layout.setting_of(line))
+    stated, trials = _named(CLASSES, theirs["partition"]), comparison.trials_of(comparison.layout.setting_of(line))
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
     if stated is None or least >= stated:
         return []
     return [f"partition: stated {theirs['partition']}, here some clients have {inline(least)}, dealt more than once"]
 
 
-def _seeds(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
+def _seeds(comparison: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
     """Return how many seeds the rows of a setting have, if some have others than the stated number."""
-    stated, setting = _number(theirs["runs"]), of.layout.setting_of(line)
-    ours = {len(trials.finished) for trials in of.trials_by_cell if trials.setting == setting} - {0}
+    stated, setting = _number(theirs["runs"]), comparison.layout.setting_of(line)
+    ours = {len(trials.finished) for trials in comparison.trials_by_cell if trials.setting == setting} - {0}
     if stated is None or ours <= {stated}:
         return []
     said = f"{min(ours)}" if len(ours) == 1 else f"{min(ours)} to {max(ours)}"
     return [f"runs: stated {theirs['runs']}, here {said} (seeds)"]
 
 
-def _places(where: list[str], of: int) -> str:
-    return "everywhere" if len(where) == of else ", ".join(where)
+def _places(where: list[str], total: int) -> str:
+    return "everywhere" if len(where) == total else ", ".join(where)
 
 
 def _number(text: str) -> float | None:
@@ -224,11 +236,11 @@ def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _reconstructed(of: Comparison) -> list[str]:
+def _reconstructed(comparison: Comparison) -> list[str]:
     """Return what of the methods' code is not in their papers."""
     found = {
         (trials.method, str(trial.meta["reconstruction"])): None
-        for trials in of.trials_by_cell
+        for trials in comparison.trials_by_cell
         for trial in trials.finished.values()
         if trial.meta.get("reconstruction")
     }

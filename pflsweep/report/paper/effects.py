@@ -17,10 +17,11 @@ from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.agreement import in_points, tolerance
 from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.layout import Layout
-from pflsweep.report.paper.metrics import over_seeds
+from pflsweep.report.paper.metrics import mean_over_seeds
 from pflsweep.report.paper.store import CellTrials, FinishedTrial
 
-# of the part of a gap that a change closes: less, or more, leaves more than half of it on this side or on the other
+# A change explains a gap if it closes between half of it and one and a half times it: at most half is then left, on
+# either side
 CLOSES = (0.5, 1.5)
 
 
@@ -103,19 +104,21 @@ class Effect(NamedTuple):
         return [shift for shift in self.shifts if shift.agrees]
 
 
-def effects(of: Layout, every: list[Ledger], scale: str, compared: Callable[[str, str], Comparison]) -> list[Effect]:
+def effects(
+    layout: Layout, every: list[Ledger], scale: str, compared: Callable[[str, str], Comparison]
+) -> list[Effect]:
     """Return the effect of each change that a reading of a table's code makes, the largest first, what was not measured
     last. scale: the one to prefer. compared: makes the table at a scale under a reading.
     """
-    known = reading.read(of.paper)
-    changes = known.of(Path(of.sweeps[0]).stem).values() if known is not None else ()
-    found = [_effect(change, _scale(of, every, change.name, scale), compared) for change in changes]
+    known = reading.read(layout.paper)
+    changes = known.of(Path(layout.sweeps[0]).stem).values() if known is not None else ()
+    found = [_effect(change, _scale(layout, every, change.name, scale), compared) for change in changes]
     return sorted(found, key=lambda effect: math.inf if math.isnan(effect.size) else -effect.size)
 
 
-def _scale(of: Layout, every: list[Ledger], name: str, preferred: str) -> str:
+def _scale(layout: Layout, every: list[Ledger], name: str, preferred: str) -> str:
     """Return the scale at which a change and its base were both swept; the newest of several; "" without any."""
-    own = [ledger for ledger in every if ledger.sweep in of.sweeps]
+    own = [ledger for ledger in every if ledger.sweep in layout.sweeps]
     bases = {ledger.scale for ledger in own if ledger.reading == PAPER}
     both = [ledger.scale for ledger in own if ledger.reading == name and ledger.scale in bases]
     return preferred if preferred in both else both[-1] if both else ""
@@ -142,7 +145,7 @@ def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[S
         same = all(cell.trials.finished[seed].identity == other.finished[seed].identity for seed in common)
         if not (same and mean == moved) and math.isfinite(moved - mean):
             predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
-            noise = over_seeds([before[seed] for seed in common]).std
+            noise = mean_over_seeds([before[seed] for seed in common]).std
             near = tolerance(cell.line, cell.metric.decimals, noise, len(common))
             yield Shift(cell, mean, moved, near, len(common), predicted, _chosen(cell.trials, other))
 

@@ -20,11 +20,11 @@ def as_csv(readings: dict[str, Comparison]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*PRINTED, *NUMBERS, *OURS, *BEHIND])
-    for reading, of in readings.items():
-        for cell in of.cells.values():
+    for reading, comparison in readings.items():
+        for cell in comparison.cells.values():
             line, value = cell.line, cell.value
             writer.writerow([
-                of.layout.paper, of.layout.table, line.row, line.method, line.label,
+                comparison.layout.paper, comparison.layout.table, line.row, line.method, line.label,
                 line.dataset, line.model, line.setting, line.metric,
                 _number(value.mean) if cell.has_number else "", _number(value.std), line.unit,
                 _word(cell.rank == 1) if cell.has_number else "", _over(cell), reading, cell.trials.algorithm,
@@ -48,27 +48,27 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}" if abs(value) < 1e5 else str(value)
 
 
-def as_latex(of: Comparison) -> str:
+def as_latex(comparison: Comparison) -> str:
     """Return a tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
-    columns = of.layout.columns
-    along = of.layout.compare.removesuffix("s")
+    columns = comparison.layout.columns
+    along = comparison.layout.compare.removesuffix("s")
     about = (
-        f"{of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
+        f"{comparison.layout.name}, reading {comparison.store.reading}, scale {comparison.store.scale}; "
         "a superscript: how many of the seeds are there; a dagger: the winner is the best of an incomplete search"
     )
-    caption = f"{_deviation(of)} Bold: the best of the {along}; underlined: the second, whatever the noise."
+    caption = f"{_deviation(comparison)} Bold: the best of the {along}; underlined: the second, whatever the noise."
     needs = r"Needs \usepackage{booktabs}."
     rows = [
-        (label, [_latex(of.cells.get((row, column))) for column in range(len(columns))])
-        for row, label in sorted(of.layout.rows.items())
+        (label, [_latex(comparison.cells.get((row, column))) for column in range(len(columns))])
+        for row, label in sorted(comparison.layout.rows.items())
     ]
     groups, heads = [column.group for column in columns], ["", *(column.header for column in columns)]
     return tabular([about, caption, needs], groups, heads, rows)
 
 
-def _deviation(of: Comparison) -> str:
+def _deviation(comparison: Comparison) -> str:
     """Return what stands after a plus-minus sign, for the caption."""
-    over = {cell.metric.over for cell in of.cells.values() if cell.has_number and cell.value.std is not None}
+    over = {cell.metric.over for cell in comparison.cells.values() if cell.has_number and cell.value.std is not None}
     kinds = {"seeds": "over seeds (n - 1 in the denominator)", "clients": "over clients, averaged over seeds"}
     said = " or ".join(words for kind, words in kinds.items() if kind in over)
     return rf"$\pm$: the standard deviation {said}." if said else r"No $\pm$: no number has several seeds."

@@ -22,9 +22,9 @@ from pflsweep.report.style import Picture
 from pflsweep.util.errors import UserError
 
 
-def check(of: Layout) -> None:
+def check(layout: Layout) -> None:
     """Raise UserError if a layout asks for a figure that there is not."""
-    require_allowed("figures", of.figures, list(FIGURES), of.name)
+    require_allowed("figures", layout.figures, list(FIGURES), layout.name)
 
 
 class SavedFigures(NamedTuple):
@@ -62,61 +62,61 @@ def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
     leaderboard = next(iter(readings.values())).layout.page == LEADERBOARD
     if not leaderboard and (picture := against_print.picture(readings)):
         save(picture, drawn.top)
-    for number, (reading, of) in enumerate(readings.items()):
+    for number, (reading, comparison) in enumerate(readings.items()):
         end, said = f"-{style.stem(reading)}" if number else "", f"reading {reading}: " if len(readings) > 1 else ""
-        for picture in (picture for name in of.layout.figures for picture in FIGURES[name](of)):
+        for picture in (picture for name in comparison.layout.figures for picture in FIGURES[name](comparison)):
             save(picture, drawn.top if leaderboard and not drawn.top else drawn.asked, end, said)
-        for picture in () if leaderboard else sensitivity.pictures(of, _own(of)):
+        for picture in () if leaderboard else sensitivity.pictures(comparison, _own(comparison)):
             save(picture, drawn.searched, end, said)
     return drawn
 
 
-def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
+def _grouped(comparison: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
     """Return the cells with trials by `key`, each method once, in the order of columns and rows."""
     found: dict[Any, dict[str, Cell]] = {}
-    for _, cell in of.by_column():
+    for _, cell in comparison.by_column():
         if cell.trials.finished:
             found.setdefault(key(cell), {}).setdefault(cell.trials.method, cell)
     return {group: list(methods.values()) for group, methods in found.items()}
 
 
-def _labels(of: Comparison) -> dict[str, str]:
+def _labels(comparison: Comparison) -> dict[str, str]:
     """Return how methods are called in pictures."""
     found: dict[str, str] = {}
-    for line in of.layout.printed:
+    for line in comparison.layout.printed:
         found.setdefault(line.method, short(line.label))
     return found
 
 
-def _own(of: Comparison) -> list[str]:
+def _own(comparison: Comparison) -> list[str]:
     """Return the paper's methods: those whose names have its own one in them, such as sfedpg and fedfomo_n5."""
-    own = of.layout.own.partition("_")[0]
-    return [method for method in of.layout.labels if own and own in method]
+    own = comparison.layout.own.partition("_")[0]
+    return [method for method in comparison.layout.labels if own and own in method]
 
 
-def curves(of: Comparison) -> Iterator[Picture]:
+def curves(comparison: Comparison) -> Iterator[Picture]:
     """Draw mean accuracy by round, a panel per setting and a kind of accuracy; a band is one std over seeds."""
-    panels, labels = _grouped(of, _panel), _labels(of)
+    panels, labels = _grouped(comparison, _panel), _labels(comparison)
     if not panels:
         return
-    bands, cut, own, drawn = False, 0, _own(of), []
+    bands, cut, own, drawn = False, 0, _own(comparison), []
     with style.panels(len(panels), (5.4, 3.9) if len(panels) == 1 else (4.3, 3.0), legend=0) as (made, all_axes):
         ends: list[list[EndLabel]] = []
         for axes, ((setting, *kind), methods) in zip(all_axes, panels.items(), strict=True):
             found: dict[str, Curve] = {}
             for each in methods:
-                trials, column = list(each.trials.finished.values()), _scored(of, each)
+                trials, column = list(each.trials.finished.values()), _scored(comparison, each)
                 if all(column in trial.rounds for trial in trials):  # else the method has no such model
                     found[each.line.method] = _by_round(trials, column, labels[each.line.method])
             order = sorted(found, key=lambda method: -found[method].mean[-1])
-            looks = lines.looks(order, own)
+            looks = lines.line_styles(order, own)
             drawn.append(looks)
             cut = max(cut, len(found) - len(looks))
             for method, look in looks.items():
                 rounds, mean = found[method].rounds, 100 * found[method].mean
                 axes.plot(rounds, mean, gid=" ".join(["curve", setting, *kind, method]), **look)
             over = "" if kind == ["global", "all"] else " over clients"
-            axes.set(title=_head(of, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
+            axes.set(title=_head(comparison, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
             axes.margins(x=0.02)
             axes.xaxis.set_major_locator(figures.integer_ticks(6))
             _skip_start(axes)
@@ -148,18 +148,19 @@ def _panel(cell: Cell) -> tuple[str, ...]:
     return cell.trials.setting, *(() if said == ("personal", "own") else said)
 
 
-def _head(of: Comparison, cell: Cell) -> str:
+def _head(comparison: Comparison, cell: Cell) -> str:
     """Return a panel's title: its setting, and the column where others of the setting are of other accuracies."""
-    setting, column = cell.trials.setting, of.layout.column_of(cell.line)
-    several = {each.line.metric for each in of.cells.values() if each.trials.setting == setting}
+    setting, column = cell.trials.setting, comparison.layout.column_of(cell.line)
+    several = {each.line.metric for each in comparison.cells.values() if each.trials.setting == setting}
     if column is None or len(several) == 1 or cell.metric.quantity != "accuracy":
         return setting
     return f"{setting}, {column.header}"
 
 
 def _skip_start(axes: Any) -> None:
-    """Cut off below what several curves come to after a tenth of the rounds: one that begins untrained would press the
-    others, which differ by less than a point, into a line.
+    """Raise the lower end of the y-axis to the lowest accuracy after a tenth of the rounds, if that cuts more than 30%.
+
+    An untrained start would squeeze curves that differ by less than a point into one line.
     """
     if len(axes.lines) < 2:
         return
@@ -170,11 +171,11 @@ def _skip_start(axes: Any) -> None:
         axes.set_ylim(min(ys) - margin, axes.dataLim.y1 + margin)
 
 
-def _scored(of: Comparison, cell: Cell) -> str:
+def _scored(comparison: Comparison, cell: Cell) -> str:
     """Return the column of the rounds that a cell's metric is of."""
     if cell.metric.quantity != "accuracy":
         return "personal_accuracy"
-    view = of.layout.view(cell.metric, cell.line.method)
+    view = comparison.layout.view(cell.metric, cell.line.method)
     target = cell.metric.options.get("target", "own")
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 
@@ -189,9 +190,9 @@ def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
     return mean - std, mean + std
 
 
-def newcomers(of: Comparison) -> Iterator[Picture]:
+def newcomers(comparison: Comparison) -> Iterator[Picture]:
     """Draw accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
-    for setting, methods in _grouped(of, lambda cell: cell.trials.setting).items():
+    for setting, methods in _grouped(comparison, lambda cell: cell.trials.setting).items():
         made = []
         for each in methods:
             seeds = [curve for trial in each.trials.finished.values() if len(curve := newcomers_accuracy(trial))]
@@ -203,27 +204,31 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
             yield Picture(f"new-{style.stem(setting)}", shows, picture)
 
 
-def privacy(of: Comparison) -> Iterator[Picture]:
+def privacy(comparison: Comparison) -> Iterator[Picture]:
     """Draw accuracy against epsilon, one line per method; what trains without noise is a dashed line."""
-    spent = {place: cell for place, cell in of.cells.items() if cell.line.metric == "epsilon" and cell.has_number}
+    spent = {
+        place: cell for place, cell in comparison.cells.items() if cell.line.metric == "epsilon" and cell.has_number
+    }
     datasets = list(dict.fromkeys(cell.line.dataset for cell in spent.values()))
     if not datasets:
         return
-    labels = _labels(of)
+    labels = _labels(comparison)
     shown: list[dict[str, dict[str, Any]]] = []
     with style.panels(len(datasets), (4.6, 3.4), legend=0) as (made, all_axes):
         ends: list[list[EndLabel]] = []
         for axes, dataset in zip(all_axes, datasets, strict=True):
             points: dict[str, list[tuple[float, float]]] = {}
             for (row, _), each in spent.items():
-                pair = [m for (r, _), m in of.cells.items() if r == row and m.line.metric == "acc" and m.has_number]
+                pair = [
+                    m for (r, _), m in comparison.cells.items() if r == row and m.line.metric == "acc" and m.has_number
+                ]
                 own = [m for m in pair if m.line.dataset == dataset == each.line.dataset]
                 own = [m for m in own if m.line.setting == each.line.setting]
                 for accuracy in own:
                     points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
             order = sorted(points, key=lambda method: -max(accuracy for _, accuracy in points[method]))
             ends.append([])
-            shown.append(looks := lines.looks(order, _own(of)))
+            shown.append(looks := lines.line_styles(order, _own(comparison)))
             for method, look in looks.items():
                 finite = sorted(pair for pair in points[method] if math.isfinite(pair[0]))
                 epsilons, accuracies = ([pair[k] for pair in finite] for k in (0, 1))
@@ -236,42 +241,46 @@ def privacy(of: Comparison) -> Iterator[Picture]:
             lines.percent(axes)
         lines.name_ends(made, zip(all_axes, ends, strict=True))
     yield Picture(
-        "privacy", f"accuracy against epsilon; dashed: without noise; {lines.colours_in_words(shown, _own(of))}", made
+        "privacy",
+        f"accuracy against epsilon; dashed: without noise; {lines.colours_in_words(shown, _own(comparison))}",
+        made,
     )
 
 
-def gains(of: Comparison) -> Iterator[Picture]:
+def gains(comparison: Comparison) -> Iterator[Picture]:
     """Draw each client's gain over the baseline, a figure a column."""
-    labels = _labels(of)
+    labels = _labels(comparison)
     order = list(labels.values())
-    for number, column in enumerate(of.layout.columns):
-        baseline = of.layout.metrics[column.metric].options.get("baseline")
-        there = [cell for (_, c), cell in sorted(of.cells.items()) if c == number and cell.has_number]
+    for number, column in enumerate(comparison.layout.columns):
+        baseline = comparison.layout.metrics[column.metric].options.get("baseline")
+        there = [cell for (_, c), cell in sorted(comparison.cells.items()) if c == number and cell.has_number]
         if there and baseline is not None:
-            by_method = {labels[cell.line.method]: [each.to_numpy() for each in of.by_client(cell)] for cell in there}
+            by_method = {
+                labels[cell.line.method]: [each.to_numpy() for each in comparison.by_client(cell)] for cell in there
+            }
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, labels.get(baseline, baseline), order, head)
-            yield Picture(f"gains-{_stem(of.layout, column)}", f"gain of each client, {title(column)}", picture)
+            yield Picture(f"gains-{_stem(comparison.layout, column)}", f"gain of each client, {title(column)}", picture)
 
 
-def _stem(of: Layout, column: Column) -> str:
+def _stem(layout: Layout, column: Column) -> str:
     """Return a column's setting as names of pictures have it; where others share it, all that tells it apart."""
-    if sum(each.setting == column.setting for each in of.columns) == 1:
+    if sum(each.setting == column.setting for each in layout.columns) == 1:
         return style.stem(column.setting)
     alike = (column.dataset, column.model, column.setting, column.metric, "variant" if column.variant else "")
     return style.stem("/".join(filter(None, alike)))
 
 
-def by_row(of: Comparison) -> Iterator[Picture]:
+def by_row(comparison: Comparison) -> Iterator[Picture]:
     """Draw the last round's numbers against what rows are called, one line per setting; the bar is one std."""
     settings: dict[str, list[Cell]] = {}
-    for _, each in sorted(of.cells.items()):
+    for _, each in sorted(comparison.cells.items()):
         if each.has_number:
             settings.setdefault(each.trials.setting, []).append(each)
     if not settings:
         return
     with style.figure(5.2, 3.4) as (made, axes):
-        for look, (setting, cells) in zip(style.looks(), settings.items(), strict=False):
+        for look, (setting, cells) in zip(style.series_styles(), settings.items(), strict=False):
             means, stds = [cell.value.mean for cell in cells], [cell.value.std or 0.0 for cell in cells]
             labels = [cell.line.label for cell in cells]
             axes.errorbar(labels, means, stds, capsize=3, label=setting, gid=f"by row {setting}", **look)

@@ -36,17 +36,21 @@ def discussion(folder: Path) -> str:
     return file.read_text("utf-8") if file.exists() else ""
 
 
-def state(of: Reproduction, why: str) -> dict[str, Any]:
+def state(reproduction: Reproduction, why: str) -> dict[str, Any]:
     """Return what the index says of a report, and which trials it is made of. why: a person's words, which may have
     links from the report's folder.
     """
     return {
-        "title": of.layout.title,
-        "scale": of.scale,
-        "readings": {reading: _agreement(each, of.verdicts[reading]) for reading, each in of.readings.items()},
-        "why": from_index(verdict.explanation(of, why), of.layout.name) if of.layout.in_print else "",
-        "effects": [_effect(effect) for effect in of.effects if effect.shifts],
-        "trials": sorted(trial.identity for trial in of.trials),
+        "title": reproduction.layout.title,
+        "scale": reproduction.scale,
+        "readings": {
+            reading: _agreement(each, reproduction.verdicts[reading]) for reading, each in reproduction.readings.items()
+        },
+        "why": from_index(verdict.explanation(reproduction, why), reproduction.layout.name)
+        if reproduction.layout.in_print
+        else "",
+        "effects": [_effect(effect) for effect in reproduction.effects if effect.shifts],
+        "trials": sorted(trial.identity for trial in reproduction.trials),
     }
 
 
@@ -59,17 +63,17 @@ def from_index(markdown: str, name: str) -> str:
     return RELATIVE.sub(moved, markdown)
 
 
-def _agreement(of: Comparison, verdict: Verdict) -> dict[str, Any]:
+def _agreement(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
     """Return how far a table is under one reading."""
     return {
-        "complete": of.complete,
-        "cells": of.fillable,
+        "complete": comparison.complete,
+        "cells": comparison.fillable,
         "agree": verdict.agree,
         "compared": verdict.compared,
-        "unprinted": sum(cell.complete and cell.agrees is None for cell in of.paper_cells),
+        "unprinted": sum(cell.complete and cell.agrees is None for cell in comparison.paper_cells),
         "difference": formats.points(verdict.difference),
         "tau": formats.number(verdict.tau, 2),
-        "failed": sum(len(trials.failed) for trials in of.trials_by_cell),
+        "failed": sum(len(trials.failed) for trials in comparison.trials_by_cell),
         "claims": verdict.claims,
     }
 
@@ -126,7 +130,7 @@ def write(out: Path, errors: dict[str, str]) -> Path:
 
 def picture(made: dict[str, dict[str, Any]]) -> Any:
     """Draw a bar for each table and reading: the shares of cells that agree, that do not, and that have no number."""
-    rows = [(name, reading, each) for name, of in made.items() for reading, each in of["readings"].items()]
+    rows = [(name, reading, each) for name, state in made.items() for reading, each in state["readings"].items()]
     with style.figure(7.2, 1.3 + BAR * len(rows)) as (drawn, axes):
         for place, (_, _, each) in enumerate(rows):
             left = 0.0

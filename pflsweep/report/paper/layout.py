@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pflsweep.config.keys import is_number
 from pflsweep.report.paper import published
 from pflsweep.report.paper.claims import KEYS, Statistic
-from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, matches, require_allowed
+from pflsweep.report.paper.layout_checks import check_names, check_places, check_units, matches_column, require_allowed
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
 from pflsweep.util.errors import UserError, nearest, one_line, require_one_of
@@ -97,7 +97,7 @@ class Layout(NamedTuple):
         for column in self.columns:
             same = (column.dataset, column.model, column.variant) == (line.dataset, line.model, line.variant)
             metric = column.metric == line.metric or line.metric not in known
-            if line.metric in self.metrics and same and metric and matches(line.setting, column.setting):
+            if line.metric in self.metrics and same and metric and matches_column(line.setting, column.setting):
                 return column
         return None
 
@@ -116,32 +116,32 @@ class Layout(NamedTuple):
         return next(found, place)
 
 
-def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
+def with_own(layout: Layout, cells: list[tuple[str, str]]) -> Layout:
     """Return a layout with a row at the end for each method that a sweep of one's own adds to a printed table or a
     leaderboard, in the columns whose settings it is in. cells: setting and method of all that the table's sweeps have.
     """
-    if not of.in_print and of.page != LEADERBOARD:
-        return of
-    every = [read(name) for name in names() if name.partition("/")[0] == of.paper]
-    known = {line.method for each in (of, *every) if each is of or each.in_print for line in each.printed}
-    lines, row = list(of.printed), max(of.rows)
+    if not layout.in_print and layout.page != LEADERBOARD:
+        return layout
+    every = [read(name) for name in names() if name.partition("/")[0] == layout.paper]
+    known = {line.method for each in (layout, *every) if each is layout or each.in_print for line in each.printed}
+    lines, row = list(layout.printed), max(layout.rows)
     for method in dict.fromkeys(method for _, method in cells if method not in known):
         row += 1
         lines += [
             _unprinted_line(like, row, method)
-            for like in _line_of_each_column(of)
-            if (of.setting_of(like), method) in cells
+            for like in _line_of_each_column(layout)
+            if (layout.setting_of(like), method) in cells
         ]
-    return of._replace(printed=lines)
+    return layout._replace(printed=lines)
 
 
-def _line_of_each_column(of: Layout) -> list[Printed]:
+def _line_of_each_column(layout: Layout) -> list[Printed]:
     """Return a printed line of each column that any row may have: no plug-in's, and none that stands for several
     settings.
     """
     found: dict[Column, Printed] = {}
-    for line in of.printed:
-        column = of.column_of(line)
+    for line in layout.printed:
+        column = layout.column_of(line)
         if column is not None and not column.variant and "*" not in column.setting:
             found.setdefault(column, line)
     return list(found.values())
@@ -187,12 +187,12 @@ def read(name: str) -> Layout:
                     f"{file}: {stem}.csv has the metric '{line.metric}': say under `metrics` how it comes about."
                     f"{nearest(line.metric, list(metrics))}"
                 )
-    of = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
-    check_names(of, beside, file)
-    check_units(of, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
+    found = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+    check_names(found, beside, file)
+    check_units(found, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
     if stem:
-        check_places(of, stem)
-    return of
+        check_places(found, stem)
+    return found
 
 
 def _in_print(stem: str, paper: str, file: Path) -> tuple[str, list[Column], list[Printed]]:

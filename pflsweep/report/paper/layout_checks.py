@@ -14,54 +14,54 @@ if TYPE_CHECKING:
     from pflsweep.report.paper.layout import Layout
 
 
-def matches(setting: str, like: str) -> bool:
+def matches_column(setting: str, like: str) -> bool:
     """Return whether a setting is a column's, in which `*` stands for any text and every other sign for itself."""
     return fnmatchcase(setting, re.sub(r"[\[?]", r"[\g<0>]", like))
 
 
-def check_cells(of: "Layout", cells: set[tuple[str, str]]) -> None:
+def check_cells(layout: "Layout", cells: set[tuple[str, str]]) -> None:
     """Raise UserError if a layout names a row or a column that its sweeps do not have.
 
     cells: setting and method of all that they have. A printed row may be missing there: its cells stay empty.
     """
-    where, sweeps = f"reports/layouts/{of.name}.yaml", ", ".join(of.sweeps)
+    where, sweeps = f"reports/layouts/{layout.name}.yaml", ", ".join(layout.sweeps)
     settings, methods = sorted({setting for setting, _ in cells}), sorted({method for _, method in cells})
-    if not of.in_print:
-        require_allowed(f"own_table.rows, of rows of {sweeps},", list(of.labels), methods, where)
-        placed = [of.setting_of(line) for line in of.printed]
+    if not layout.in_print:
+        require_allowed(f"own_table.rows, of rows of {sweeps},", list(layout.labels), methods, where)
+        placed = [layout.setting_of(line) for line in layout.printed]
         require_allowed(f"own_table.columns, of settings of {sweeps},", placed, settings, where)
-    require_allowed("settings", list(of.settings.values()), settings, where)
-    rows = list(dict.fromkeys([*of.labels, *methods]))
-    for key, named in (("own", [of.own] if of.own else []), ("views", of.views), ("rounds", of.rounds)):
+    require_allowed("settings", list(layout.settings.values()), settings, where)
+    rows = list(dict.fromkeys([*layout.labels, *methods]))
+    for key, named in (("own", [layout.own] if layout.own else []), ("views", layout.views), ("rounds", layout.rounds)):
         require_allowed(key, list(named), rows, where)
-    for name, metric in of.metrics.items():
+    for name, metric in layout.metrics.items():
         require_allowed(f"metrics.{name}.relative", [metric.relative], ["", "slowest", *rows], where)
         require_allowed(f"metrics.{name}.setting", [metric.setting], ["", *settings], where)
         if "baseline" in metric.options:
             require_allowed(f"metrics.{name}.baseline", [metric.options["baseline"]], rows, where)
 
 
-def check_names(of: "Layout", beside: list[str], file: Path) -> None:
+def check_names(layout: "Layout", beside: list[str], file: Path) -> None:
     """Raise UserError if a layout names a view, a round, a metric or a note that there is not."""
     from pflsweep.report.paper.metrics import OPTION_VALUES
 
-    for key, by_row, allowed in (("views", of.views, "view"), ("rounds", of.rounds, "round")):
+    for key, by_row, allowed in (("views", layout.views, "view"), ("rounds", layout.rounds, "round")):
         for row, value in by_row.items():
             require_one_of(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
-    require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in of.printed)), file)
-    for note in of.notes:
+    require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in layout.printed)), file)
+    for note in layout.notes:
         if note not in (known := published.notes()):
             raise UserError(
                 f"{file}: notes has {note!r}: notes.yaml has no such number. It has: {', '.join(map(str, known))}."
             )
 
 
-def check_units(of: "Layout", places: list[str]) -> None:
+def check_units(layout: "Layout", places: list[str]) -> None:
     """Raise UserError on a unit by which a number would be scaled or compared wrongly. places: of the cells."""
     from pflsweep.report.paper.metrics import SHARES
 
-    for line, place in zip(of.printed, places, strict=True):
-        metric = of.metrics.get(line.metric)
+    for line, place in zip(layout.printed, places, strict=True):
+        metric = layout.metrics.get(line.metric)
         share = metric is not None and metric.quantity in SHARES
         # Another quantity's unit is a word of the paper's own, unless it looks like one of these
         like = line.unit.lower().startswith(("%", "pct", "per", "frac"))
@@ -72,16 +72,16 @@ def check_units(of: "Layout", places: list[str]) -> None:
             )
 
 
-def check_places(of: "Layout", stem: str) -> None:
+def check_places(layout: "Layout", stem: str) -> None:
     """Raise UserError unless each printed number has a column, and a cell of its own, and each column has numbers."""
     seen: dict[Any, str] = {}
-    for line, place in zip(of.printed, published.places(stem), strict=True):
-        if line.metric not in of.metrics:
+    for line, place in zip(layout.printed, published.places(stem), strict=True):
+        if line.metric not in layout.metrics:
             continue  # it stands beside the table
-        column = of.column_of(line)
+        column = layout.column_of(line)
         if column is None:
-            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(of, line)}")
-        if line.label != (label := of.printed[[each.row for each in of.printed].index(line.row)].label):
+            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(layout, line)}")
+        if line.label != (label := layout.printed[[each.row for each in layout.printed].index(line.row)].label):
             raise UserError(f"{place}: row {line.row} is '{line.label}' here and '{label}' before. One is mistaken.")
         for key in (line.key, (line.row, column)):
             if key in seen:
@@ -90,8 +90,10 @@ def check_places(of: "Layout", stem: str) -> None:
                     f"{line.metric}, already from {seen[key]}. Leave one out."
                 )
             seen[key] = place
-    for column in of.columns:
-        if (count := of.columns.count(column)) > 1 or not any(of.column_of(line) == column for line in of.printed):
+    for column in layout.columns:
+        if (count := layout.columns.count(column)) > 1 or not any(
+            layout.column_of(line) == column for line in layout.printed
+        ):
             wrong = "twice" if count > 1 else f"without a number in {stem}.csv"
             raise UserError(
                 f"columns.csv has the column '{column.header}' of {stem} {wrong}: dataset '{column.dataset}', model "
@@ -99,11 +101,11 @@ def check_places(of: "Layout", stem: str) -> None:
             )
 
 
-def _why_no_column(of: "Layout", line: Printed) -> str:
+def _why_no_column(layout: "Layout", line: Printed) -> str:
     """Return what no column has that a printed number has, with the nearest that there is."""
     for key in ("dataset", "model", "setting"):
-        own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in of.columns))
-        if not any(matches(own, like) for like in known):
+        own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in layout.columns))
+        if not any(matches_column(own, like) for like in known):
             return f"no {key} is '{own}'.{nearest(own, known)} There are: {', '.join(map(repr, known))}."
     return (
         f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "

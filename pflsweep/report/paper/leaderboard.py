@@ -23,14 +23,14 @@ class Leaderboard:
     compared.
     """
 
-    def __init__(self, of: Comparison) -> None:
-        self.of = of
-        self.has: dict[int, set[int]] = {row: set() for row in of.layout.rows}  # the columns of each row
-        for (row, column), cell in of.cells.items():
-            if cell.has_number and cell.trials.finished.keys() >= set(of.seeds(cell.trials.setting)):
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.has: dict[int, set[int]] = {row: set() for row in comparison.layout.rows}  # the columns of each row
+        for (row, column), cell in comparison.cells.items():
+            if cell.has_number and cell.trials.finished.keys() >= set(comparison.seeds(cell.trials.setting)):
                 self.has[row].add(column)
         begun = [columns for columns in self.has.values() if columns]
-        every = range(len(of.layout.columns))
+        every = range(len(comparison.layout.columns))
         self.columns = [at for at in every if begun and sum(at in columns for columns in begun) >= SHARE * len(begun)]
         ranked = set(self.columns)
         self.rows = [row for row, columns in self.has.items() if ranked and columns >= ranked]
@@ -38,7 +38,7 @@ class Leaderboard:
     @cached_property
     def ranking(self) -> Ranking:
         """The ranking of the ranked rows, in the order of `rows`."""
-        scores = [[self.of.cells[row, column].value.mean for row in self.rows] for column in self.columns]
+        scores = [[self.comparison.cells[row, column].value.mean for row in self.rows] for column in self.columns]
         # means of the same numbers in another order differ in their last bit, and are a tie
         return Ranking(np.round(scores, 6))
 
@@ -52,7 +52,7 @@ class Leaderboard:
         """The rows that are begun and not ranked, with the ranked columns that they lack; where no column is ranked,
         with all that they lack.
         """
-        heads = self.of.layout.columns
+        heads = self.comparison.layout.columns
         return {
             self.label(row): [title(heads[at]) for at in self.columns or range(len(heads)) if at not in columns]
             for row, columns in self.has.items()
@@ -67,15 +67,15 @@ class Leaderboard:
     @property
     def other_columns(self) -> list[str]:
         """The columns that are not ranked."""
-        return [title(column) for at, column in enumerate(self.of.layout.columns) if at not in self.columns]
+        return [title(column) for at, column in enumerate(self.comparison.layout.columns) if at not in self.columns]
 
     @property
     def datasets(self) -> set[str]:
         """The datasets of the ranked columns. Columns that share one are not independent."""
-        return {self.of.layout.columns[at].dataset for at in self.columns}
+        return {self.comparison.layout.columns[at].dataset for at in self.columns}
 
     def label(self, row: int) -> str:
-        return self.of.layout.rows[row]
+        return self.comparison.layout.rows[row]
 
     def rank(self, row: int, column: int) -> float:
         return float(self.ranking.ranks[self.columns.index(column), self.rows.index(row)])
@@ -95,7 +95,7 @@ class Leaderboard:
 
     def cells(self, column: int) -> list[Cell]:
         """Return a column's cells of the ranked rows."""
-        return [self.of.cells[row, column] for row in self.rows]
+        return [self.comparison.cells[row, column] for row in self.rows]
 
     @cached_property
     def images(self) -> dict[int, float]:
@@ -113,7 +113,7 @@ class Leaderboard:
         """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty if
         not every search has recorded the test accuracy of its points.
         """
-        curves = [_expected(self.of.cells[row, column].trials) for column in self.columns]
+        curves = [_expected(self.comparison.cells[row, column].trials) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
 
 

@@ -14,16 +14,16 @@ from pflsweep.report.style import Picture
 ROW = 0.2  # inches of a method
 
 
-def ranks(of: Comparison) -> Iterator[Picture]:
+def ranks(comparison: Comparison) -> Iterator[Picture]:
     """Draw the mean rank of the first methods, and of the references, the best on top.
 
     With fifty methods the bars of Demsar's diagram, one for each clique that cannot be told apart, would hide one
     another, so that one band stands for them: from the best mean rank as wide as the critical difference.
     """
-    board = Leaderboard(of)
+    board = Leaderboard(comparison)
     if len(board.rows) < 2:
         return
-    rows, worse, gap = _shown(of, board.ordered), set(board.worse), board.ranking.critical_difference
+    rows, worse, gap = _shown(comparison, board.ordered), set(board.worse), board.ranking.critical_difference
     places = range(len(rows))
     with style.figure(figures.WIDTH, 1.7 + ROW * len(rows)) as (made, axes):
         first = board.mean_rank(rows[0])
@@ -61,23 +61,23 @@ def ranks(of: Comparison) -> Iterator[Picture]:
     yield Picture("ranks", f"mean ranks of the best methods and of the references{also}", made)
 
 
-def _shown(of: Comparison, ordered: list[int]) -> list[int]:
+def _shown(comparison: Comparison, ordered: list[int]) -> list[int]:
     """Return the rows of a picture, the best first: not more than MOST, the references among them."""
-    methods = {line.row: line.method for line in of.layout.printed}
+    methods = {line.row: line.method for line in comparison.layout.printed}
     references = [row for row in ordered if methods[row] in REFERENCES]
     others = [row for row in ordered if row not in references][: lines.MOST - len(references)]
     return [row for row in ordered if row in references or row in others]
 
 
-def budget(of: Comparison) -> Iterator[Picture]:
+def budget(comparison: Comparison) -> Iterator[Picture]:
     """Draw the test accuracy of the models that validation data choose among so many points of a search."""
-    board = Leaderboard(of)
+    board = Leaderboard(comparison)
     curves = {row: curve for row in board.ordered if len(curve := board.by_budget(row)) > 1}
     if not curves:
         return
-    methods = {line.row: line.method for line in of.layout.printed}
+    methods = {line.row: line.method for line in comparison.layout.printed}
     rows = {methods[row]: row for row in curves}
-    looks, orange = lines.looks(list(rows)), "orange: the method with the best mean rank"
+    looks, orange = lines.line_styles(list(rows)), "orange: the method with the best mean rank"
     with style.figure(figures.WIDTH, 4.0) as (made, axes):
         ends = []
         for method, look in looks.items():

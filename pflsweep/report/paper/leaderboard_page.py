@@ -19,20 +19,20 @@ MORE = 1.5  # times the images of the median method: so many have to be said bes
 NAMED = 12  # methods of a list in the verdict; the table has all
 
 
-def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
+def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
     """Return the page as markdown that GitHub shows; the arguments are those of a table's page."""
-    board, table = Leaderboard(of.first), of.first
+    board, table = Leaderboard(reproduction.first), reproduction.first
     searched = [cell.trials for column in board.columns for cell in board.cells(column)]
-    tune = next((ledger.tune for ledger in table.store.of(of.layout.sweeps)), None)
+    tune = next((ledger.tune for ledger in table.store.of(reproduction.layout.sweeps)), None)
     return template.render(
         "leaderboard.md",
-        layout=of.layout,
-        scale=of.scale,
+        layout=reproduction.layout,
+        scale=reproduction.scale,
         level=SIGNIFICANCE,
         verdict=_verdict(board) if board.rows else None,
-        heads=[title(of.layout.columns[at]) for at in board.columns],
+        heads=[title(reproduction.layout.columns[at]) for at in board.columns],
         rows=[_row(board, place, row) for place, row in enumerate(board.ordered, start=1)],
-        columns=len(of.layout.columns),
+        columns=len(reproduction.layout.columns),
         seeds=sorted({seed for trials in searched for seed in trials.finished}),
         left_out=board.left_out,
         not_begun=board.not_begun,
@@ -52,7 +52,7 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
 
 
 def _cell(board: Leaderboard, row: int, column: int) -> Cell:
-    return board.of.cells[row, column]
+    return board.comparison.cells[row, column]
 
 
 def _verdict(board: Leaderboard) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def _budget(board: Leaderboard, column: int) -> list[str]:
     cells = board.cells(column)
     trials = [(cell.trials.method, trial) for cell in cells for trial in cell.trials.finished.values()]
     return [
-        title(board.of.layout.columns[column]),
+        title(board.comparison.layout.columns[column]),
         "; ".join(_listed((trial.last, method) for method, trial in trials)),
-        ", ".join(map(str, board.of.seeds(cells[0].trials.setting))),
+        ", ".join(map(str, board.comparison.seeds(cells[0].trials.setting))),
         _span([(images(trial), method) for method, trial in trials]),
     ]
 

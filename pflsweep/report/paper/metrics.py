@@ -156,13 +156,13 @@ SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or bet
 QUANTITIES = ("accuracy", "gain", *NUMBERS)
 
 
-def over_seeds(numbers: list[float]) -> Value:
+def mean_over_seeds(numbers: list[float]) -> Value:
     """Return the mean and sample standard deviation; the std is None for one seed, or where a number is infinite."""
     mean, std = mean_std(numbers)
     return Value(mean, None if math.isnan(std) else std, len(numbers))
 
 
-def over_clients(values: list[Values]) -> Value:
+def mean_over_clients(values: list[Values]) -> Value:
     """Return the mean over clients, and std over them (of all clients, so with n); each averaged over the seeds."""
     if not values or any(each.empty for each in values):
         return Value(math.nan, None, len(values))

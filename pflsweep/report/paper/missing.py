@@ -17,37 +17,39 @@ Each command trains what is not yet in `{own}`. First run {command}: it copies t
 """
 
 
-def lines(of: Comparison) -> list[str]:
+def lines(comparison: Comparison) -> list[str]:
     """Return what is missing, by the command that fills it, and each failed trial."""
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
-    commands = _commands(of)
-    for column, cell in of.by_column():
+    commands = _commands(comparison)
+    for column, cell in comparison.by_column():
         for trials in filter(_trainable, cell.lacking):
             filled = by_command[commands[trials.setting, trials.method]]
-            filled[title(of.layout.columns[column])][cell.trials.method] = None
+            filled[title(comparison.layout.columns[column])][cell.trials.method] = None
         why |= dict.fromkeys(reason for trials in (cell.trials, *cell.against) for reason in _reasons(trials))
     found = (
-        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.trials.runs} --no-tracking"))]
-        if by_command and of.trials and of.store.trials.runs != OWN
+        [FIRST.format(own=OWN, command=code(f"pflsweep record import {comparison.store.trials.runs} --no-tracking"))]
+        if by_command and comparison.trials and comparison.store.trials.runs != OWN
         else []
     )
     for command, columns in by_command.items():
         found.append(f"{command} fills:")
-        found += [f"  - {inline(f'{at}: {_rows(of, at, list(methods))}')}" for at, methods in columns.items()]
-    failed = any(trials.failed for trials in of.trials_by_cell)
+        found += [f"  - {inline(f'{at}: {_rows(comparison, at, list(methods))}')}" for at, methods in columns.items()]
+    failed = any(trials.failed for trials in comparison.trials_by_cell)
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
 
 
-def _rows(of: Comparison, column: str, methods: list[str]) -> str:
-    every = {cell.trials.method for (_, k), cell in of.cells.items() if title(of.layout.columns[k]) == column}
+def _rows(comparison: Comparison, column: str, methods: list[str]) -> str:
+    every = {
+        cell.trials.method for (_, k), cell in comparison.cells.items() if title(comparison.layout.columns[k]) == column
+    }
     return "all rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
 
 
-def command_of(of: Comparison) -> str:
+def command_of(comparison: Comparison) -> str:
     """Return the command that trains a table at this scale."""
-    reading = "" if of.store.reading == PAPER else f" reading={of.store.reading}"
-    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}{reading}"
+    reading = "" if comparison.store.reading == PAPER else f" reading={comparison.store.reading}"
+    return f"pflsweep -m sweep={comparison.layout.sweeps[0]} scale={comparison.store.scale}{reading}"
 
 
 def _trainable(trials: CellTrials) -> bool:
@@ -55,23 +57,23 @@ def _trainable(trials: CellTrials) -> bool:
     return bool(trials.open) or not trials.seeds
 
 
-def _commands(of: Comparison) -> dict[tuple[str, str], str]:
+def _commands(comparison: Comparison) -> dict[tuple[str, str], str]:
     """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
     setting lacks, with the words by which its other rows were trained, since those are compared with it.
     """
-    cells, rows = [trials for trials in of.trials_by_cell if _trainable(trials)], defaultdict(list)
+    cells, rows = [trials for trials in comparison.trials_by_cell if _trainable(trials)], defaultdict(list)
     found = {(cell.setting, cell.method): ", ".join(map(code, cell.commands)) for cell in cells if cell.commands}
     for cell in cells:
         if not cell.commands:
             rows[cell.setting].append(cell.method)
-    own = of.layout.name == of.layout.sweeps[0]  # it has no other rows and columns
+    own = comparison.layout.name == comparison.layout.sweeps[0]  # it has no other rows and columns
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for setting, lacked in rows.items():
-        begun = [each.commands[0] for each in of.trials_by_cell if each.setting == setting and each.commands]
-        alike[begun[0] if begun else command_of(of), () if own and not begun else tuple(lacked)].append(setting)
+        begun = [each.commands[0] for each in comparison.trials_by_cell if each.setting == setting and each.commands]
+        alike[begun[0] if begun else command_of(comparison), () if own and not begun else tuple(lacked)].append(setting)
     for (like, methods), settings in alike.items():
-        every = own and len(settings) == len({trials.setting for trials in of.trials_by_cell})
-        command = _for(like, of.layout.sweeps[0], [*([] if every else settings), *methods])
+        every = own and len(settings) == len({trials.setting for trials in comparison.trials_by_cell})
+        command = _for(like, comparison.layout.sweeps[0], [*([] if every else settings), *methods])
         found |= {(setting, method): code(command) for setting in settings for method in rows[setting]}
     return found
 
@@ -95,6 +97,8 @@ def _reasons(trials: CellTrials) -> Iterator[str]:
         n = len(trials.failed_points)
         yield f"{what}: {'one point' if n == 1 else f'{n} points'} of its search failed{points}"
     if reasons := trials.without_result:
-        of = f"{len(reasons)} of {trials.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
+        lacking = (
+            f"{len(reasons)} of {trials.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
+        )
         elected = "† the winner is the best of the others" if trials.partial else "so there is no winner yet"
-        yield f"{what}: {of} no result ({inline(reasons[0])}), {elected}; the sweep's command tries again"
+        yield f"{what}: {lacking} no result ({inline(reasons[0])}), {elected}; the sweep's command tries again"

@@ -32,66 +32,68 @@ BASIS = {"stated": "", "reading": "our interpretation", "extended": "extended"}
 CellTexts = list[str]  # of a row
 
 
-def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
+def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
     """Return the page as markdown that GitHub shows.
 
     drawn: its figures. links: where its runs can be browsed. discussion: what a person has made of it, in markdown.
     """
-    cells = [cell for each in of.readings.values() for cell in each.cells.values()]
-    printed = {re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""}
+    cells = [cell for each in reproduction.readings.values() for cell in each.cells.values()]
+    printed = {line.std_over for line in reproduction.layout.printed if line.std_over}
     why, discussion = verdict.split_why(discussion)
     return template.render(
         "paper.md",
-        layout=of.layout,
-        along=of.layout.compare.removesuffix("s"),
-        verdict=verdict.lines(of, why),
-        emds=[(name, emds) for name, table in of.readings.items() if (emds := _emds(of, table))],
+        layout=reproduction.layout,
+        along=reproduction.layout.compare.removesuffix("s"),
+        verdict=verdict.lines(reproduction, why),
+        emds=[(name, emds) for name, table in reproduction.readings.items() if (emds := _emds(reproduction, table))],
         near=NEAR,
-        **_table(of),
+        **_table(reproduction),
         over={cell.metric.over for cell in cells} - {"nothing"},
-        printed_over=sorted(printed),
+        printed_over=sorted(re.sub(r"(\d+)", r" (\1)", over).replace("_", " ") for over in printed),
         absent={cell.why_empty for cell in cells if not cell.has_number},
-        own_rows=of.first.own_rows,
+        own_rows=reproduction.first.own_rows,
         needs=any(_needs(cell) for cell in cells),
-        readings=[_sections(of, name, links) for name in of.readings],
+        readings=[_sections(reproduction, name, links) for name in reproduction.readings],
         discussion=discussion,
         figures=drawn,
-        known=reading.read(of.layout.paper),
-        effects=[shown_effect(effect) for effect in of.effects],
-        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in _shifts(effect)],
-        changes_by=[code(command) for effect in of.effects for command in effect.commands],
+        known=reading.read(reproduction.layout.paper),
+        effects=[shown_effect(effect) for effect in reproduction.effects],
+        shifts=[_shift(reproduction, effect, shift) for effect in reproduction.effects for shift in _shifts(effect)],
+        changes_by=[code(command) for effect in reproduction.effects for command in effect.commands],
         listed=LISTED,
-        order=_side_by_side(_order(each) for each in of.readings.values()),
-        claims=_side_by_side(_claims(ruled) for ruled in of.ruled.values()),
-        clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
-        without=any(ruling.without for ruled in of.ruled.values() for _, ruling in ruled),
-        notes=[published.notes()[note] for note in of.layout.notes],
+        order=_side_by_side(_order(each) for each in reproduction.readings.values()),
+        claims=_side_by_side(_claims(ruled) for ruled in reproduction.ruled.values()),
+        clear=any(_clear(ruling.checks) for ruled in reproduction.ruled.values() for _, ruling in ruled),
+        without=any(ruling.without for ruled in reproduction.ruled.values() for _, ruling in ruled),
+        notes=[published.notes()[note] for note in reproduction.layout.notes],
     )
 
 
-def _emds(of: Reproduction, table: Comparison) -> list[str]:
+def _emds(reproduction: Reproduction, table: Comparison) -> list[str]:
     """Return the EMD of our partitions, and the printed one, of each column whose head prints it."""
-    printed = {head.setting: head.value for head in layout.heads(of.layout)}
+    printed = {head.setting: head.value for head in layout.heads(reproduction.layout)}
     return [f"{head.setting} {head.value:.2f} ({printed[head.setting]:.2f})" for head in table.heads()]
 
 
-def _table(of: Reproduction) -> dict[str, Any]:
+def _table(reproduction: Reproduction) -> dict[str, Any]:
     """Return the columns and rows that say something under some reading, the best rows first, and apart from them the
     rows and columns that do not. Without any such column the rows that say nothing have all columns.
     """
-    every = range(len(of.layout.columns))
-    there = {place for each in of.readings.values() for place, cell in each.cells.items() if _has_content(cell)}
+    every = range(len(reproduction.layout.columns))
+    there = {
+        place for each in reproduction.readings.values() for place, cell in each.cells.items() if _has_content(cell)
+    }
     at_all, rows = {at for _, at in there}, {row for row, _ in there}
     shown = [at for at in every if at in at_all or not there]
-    labels = of.layout.rows
-    order = sorted(rows, key=_mean_rank(of)) if of.layout.compare == "columns" else sorted(rows)
+    labels = reproduction.layout.rows
+    order = sorted(rows, key=_mean_rank(reproduction)) if reproduction.layout.compare == "columns" else sorted(rows)
 
     def filled(rows: Iterable[int]) -> list[tuple[str, list[dict[str, Any] | None]]]:
-        return [(labels[row], [_cell(of, (row, at)) for at in shown]) for row in rows]
+        return [(labels[row], [_cell(reproduction, (row, at)) for at in shown]) for row in rows]
 
     return {
-        "columns": [of.layout.columns[at] for at in shown],
-        "empty": _empty(of.layout.columns, shown),
+        "columns": [reproduction.layout.columns[at] for at in shown],
+        "empty": _empty(reproduction.layout.columns, shown),
         "rows": filled(order),
         "empty_rows": filled(row for row in sorted(labels) if row not in rows),
     }
@@ -104,14 +106,14 @@ def _empty(columns: Sequence[Column], shown: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(title(column) if column.group in filled else column.group for column in absent))
 
 
-def _mean_rank(of: Reproduction) -> Callable[[int], tuple[bool, float, int]]:
+def _mean_rank(reproduction: Reproduction) -> Callable[[int], tuple[bool, float, int]]:
     """Return the sort key of a row: the mean rank of its numbers, each among all numbers of its column, then the row's
     own number. Numbers that look the same share a rank. A column with numbers of one row alone ranks nothing. After
     the others come rows that lack a number which they could have, then those without a rank.
     """
     columns: dict[int, list[tuple[int, float]]] = defaultdict(list)  # row and number, the best is the lowest
     # The readings are ranked together: each has rows that the other lacks, so that a place among 7 is none among 12
-    cells = [each for table in of.readings.values() for each in table.cells.items()]
+    cells = [each for table in reproduction.readings.values() for each in table.cells.items()]
     for (row, at), cell in cells:
         if cell.has_number and cell.metric.best != "none":
             shown = rounded(cell.value.mean, cell.metric.decimals)
@@ -124,7 +126,8 @@ def _mean_rank(of: Reproduction) -> Callable[[int], tuple[bool, float, int]]:
         if len(there) < 2:
             continue
         lacking |= {row for row, column in waiting if column == at} - there
-        lacking |= {row for row in of.first.own_rows if (row, at) not in known}  # that its sweep does not train there
+        # Rows that their sweep does not train there
+        lacking |= {row for row in reproduction.first.own_rows if (row, at) not in known}
         for row, own in numbers:
             better, equal = (sum(test(each) for _, each in numbers) for test in (own.__gt__, own.__eq__))
             ranks[row].append(better + (equal + 1) / 2)
@@ -136,16 +139,16 @@ def _has_content(cell: Cell) -> bool:
     return cell.has_number or cell.why_empty in ("none", "failed") or bool(_needs(cell))
 
 
-def _cell(of: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
+def _cell(reproduction: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
     """Return a place of the table: what is printed, and ours under each reading, once where no reading has a number."""
-    by_reading = {name: each.cells[place] for name, each in of.readings.items() if place in each.cells}
+    by_reading = {name: each.cells[place] for name, each in reproduction.readings.items() if place in each.cells}
     if not by_reading:
         return None
     first = next(iter(by_reading.values()))
-    alone = first.line.row in of.first.own_rows or not of.layout.in_print
+    alone = first.line.row in reproduction.first.own_rows or not reproduction.layout.in_print
     ours = [_ours(cell, name) for name, cell in by_reading.items()]
     same = not any(cell.has_number for cell in by_reading.values()) and len({each["shown"] for each in ours}) == 1
-    if same or len(of.readings) == 1:
+    if same or len(reproduction.readings) == 1:
         ours = [{**ours[0], "reading": ""}]
     return {"ours": ours, "printed": "" if alone else first.line.shown}
 
@@ -176,9 +179,9 @@ def _needs(cell: Cell) -> str:
     return f"needs {rows}"
 
 
-def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
+def _sections(reproduction: Reproduction, name: str, links: Links) -> dict[str, Any]:
     """Return what the page says of one reading below its table; lists of lines are markdown."""
-    table = of.readings[name]
+    table = reproduction.readings[name]
     return {
         "name": name,
         "slowest": list(_slowest(table)),
@@ -214,11 +217,11 @@ def _shifts(effect: Effect) -> list[Shift]:
     return [*effect.gaps[:LISTED], *(shift for shift in effect.agreeing if shift.loses)]
 
 
-def _shift(of: Reproduction, effect: Effect, shift: Shift) -> CellTexts:
+def _shift(reproduction: Reproduction, effect: Effect, shift: Shift) -> CellTexts:
     """Return a cell of the paper's reading, without and with one change."""
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
-    place = f"{of.layout.rows[shift.base.line.row]}, {verdict.place_of(of.first, shift.base)}"
+    place = f"{reproduction.layout.rows[shift.base.line.row]}, {verdict.place_of(reproduction.first, shift.base)}"
     return [effect.change.name, place, *numbers, shift.base.line.shown, _closes(shift), shift.predicted]
 
 
@@ -237,14 +240,16 @@ def _side_by_side(by_reading: Iterable[dict[Any, CellTexts]]) -> list[tuple[Any,
     return [(key, [cell for rows in found for cell in rows.get(key, ["", ""])]) for key in keys]
 
 
-def _slowest(of: Comparison) -> Iterator[str]:
+def _slowest(comparison: Comparison) -> Iterator[str]:
     """Yield over which row of a column the others' numbers are, where that is its slowest row. In ours it is often
     another row than in the paper.
     """
-    for at, column in enumerate(of.layout.columns):
-        places = [place for place in sorted(of.cells) if place[1] == at and place[0] not in of.own_rows]
+    for at, column in enumerate(comparison.layout.columns):
+        places = [place for place in sorted(comparison.cells) if place[1] == at and place[0] not in comparison.own_rows]
         there = [
-            cell for cell in map(of.cells.__getitem__, places) if cell.has_number and cell.metric.relative == "slowest"
+            cell
+            for cell in map(comparison.cells.__getitem__, places)
+            if cell.has_number and cell.metric.relative == "slowest"
         ]
         arrived = [(cell.line.label, cell.value.mean) for cell in there if cell.value.mean]
         printed = [(cell.line.label, cell.line.value) for cell in there if cell.line.value is not None]
@@ -258,8 +263,8 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
-def _order(of: Comparison) -> dict[str, CellTexts]:
-    return {each.line: [number(each.tau, 2), f"{each.n} of {each.of}"] for each in of.taus()}
+def _order(comparison: Comparison) -> dict[str, CellTexts]:
+    return {each.line: [number(each.tau, 2), f"{each.n} of {each.of}"] for each in comparison.taus()}
 
 
 def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
@@ -280,8 +285,8 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
 def _clear(checks: list[Check]) -> str:
     """Return how many comparisons hold by more than the noise of both sides, as text."""
     known = [check.clear for check in checks if check.clear is not None]
-    of = f" of {len(known)}" if len(known) < len(checks) else ""
-    return f", {sum(known)}{of} clear of std" if known else ""
+    total = f" of {len(known)}" if len(known) < len(checks) else ""
+    return f", {sum(known)}{total} clear of std" if known else ""
 
 
 def _broken(checks: list[Check]) -> str:
@@ -297,9 +302,9 @@ def _without(ruling: Ruling) -> str:
     return f"without {methods}" if methods else ""
 
 
-def _correlations(of: Comparison) -> Iterator[str]:
+def _correlations(comparison: Comparison) -> Iterator[str]:
     """Yield how sure each trial's correlation is."""
-    for cell in of.cells.values():
+    for cell in comparison.cells.values():
         if cell.metric.quantity in weights.AXES:
             axis = weights.AXES[cell.metric.quantity]
             found = {seed: weights.pearson(trial, axis) for seed, trial in cell.trials.finished.items()}
@@ -309,18 +314,18 @@ def _correlations(of: Comparison) -> Iterator[str]:
                 yield f"{inline(where)}: {seeds}"
 
 
-def _by_samples(of: Comparison) -> dict[str, Any]:
+def _by_samples(comparison: Comparison) -> dict[str, Any]:
     """Return the columns that change where each test sample counts the same; {} if none does."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
-    for column, cell, by_samples in of.by_samples():
+    for column, cell, by_samples in comparison.by_samples():
         found[column][cell.line.row] = cell, by_samples
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
     if not shown:
         return {}
     rows = sorted({row for rows in shown.values() for row in rows})
     return {
-        "columns": [title(of.layout.columns[column]) for column in shown],
-        "rows": [(of.layout.rows[row], [_by_sample(rows, row) for rows in shown.values()]) for row in rows],
+        "columns": [title(comparison.layout.columns[column]) for column in shown],
+        "rows": [(comparison.layout.rows[row], [_by_sample(rows, row) for rows in shown.values()]) for row in rows],
     }
 
 
@@ -335,20 +340,20 @@ def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] 
     return {"ours": [_ours(cell._replace(value=by_samples, rank=0, noise=by_samples.std))], "printed": ""}
 
 
-def _paired(of: Comparison) -> dict[str, Any]:
+def _paired(comparison: Comparison) -> dict[str, Any]:
     """Return the paired tests of the paper's method against each other one; {} if there are none."""
     by_row: dict[str, dict[int, str]] = defaultdict(dict)
-    for pair in of.paired() if of.layout.own else ():
+    for pair in comparison.paired() if comparison.layout.own else ():
         gain = pair.gain
         mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
         shown = f"{mean} [{low}, {high}] {gain.kind}, p {', '.join(map(_p, pair.p))}"
-        by_row[of.layout.labels[pair.method]][pair.column] = shown
+        by_row[comparison.layout.labels[pair.method]][pair.column] = shown
     if not by_row:
         return {}
     columns = sorted({column for row in by_row.values() for column in row})
-    own = of.layout.labels.get(of.layout.own)
+    own = comparison.layout.labels.get(comparison.layout.own)
     return {
-        "heads": [f"{own} minus", *(title(of.layout.columns[at]) for at in columns)],
+        "heads": [f"{own} minus", *(title(comparison.layout.columns[at]) for at in columns)],
         "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],
     }
 
@@ -357,15 +362,15 @@ def _p(p: float) -> str:
     return "<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}"
 
 
-def winners(of: Comparison) -> list[str]:
+def winners(comparison: Comparison) -> list[str]:
     """Return the hyperparameters that searches chose, one line per method."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for trials in of.trials_by_cell:
+    for trials in comparison.trials_by_cell:
         if trials.winner:
             chosen = ", ".join(_chosen(trials, key, value) for key, value in trials.winner.items())
             value, best = trials.winner_value, ""
             if value is not None:
-                on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(of, trials)}"
+                on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(comparison, trials)}"
                 best = f" ({100 * value:.2f}% on {on})"
             found[inline(trials.method)][f"{inline(trials.setting)}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
@@ -377,8 +382,8 @@ def _chosen(trials: CellTrials, key: str, value: Any) -> str:
     ordered = map(as_override, sorted(tried.values(), key=in_order))
     notes = [f"of {', '.join(map(inline, ordered))}"] if len(tried) > 1 else []
     notes += [f"the {trials.edges[key]} of those tried"] if key in trials.edges else []
-    of = f" ({'; '.join(notes)})" if notes else ""
-    return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
+    notes_of = f" ({'; '.join(notes)})" if notes else ""
+    return code(f"{key.rpartition('.')[2]}={as_override(value)}") + notes_of
 
 
 def _at_scale(trials: CellTrials) -> str:
@@ -386,20 +391,20 @@ def _at_scale(trials: CellTrials) -> str:
     return f" at scale {inline(trials.searched_at)}" if trials.searched_at else ""
 
 
-def _other_view(of: Comparison, trials: CellTrials) -> str:
+def _other_view(comparison: Comparison, trials: CellTrials) -> str:
     """Return by whose accuracy a search has chosen, where the table shows the accuracy of other models."""
-    view = of.layout.views.get(trials.method, "personal")
+    view = comparison.layout.views.get(trials.method, "personal")
     other = trials.view not in ("", view)  # older ledgers do not say it
     return f" by {code(f'tune.view={trials.view}')}, where the table shows the view {view}" if other else ""
 
 
-def origin(of: Comparison, links: Links) -> list[str]:
+def origin(comparison: Comparison, links: Links) -> list[str]:
     """Return commands, code and machines, the MLflow store, and the records, as lines of markdown."""
-    trials = of.trials
-    commands = dict.fromkeys(command for cell in of.trials_by_cell for command in cell.commands)
+    trials = comparison.trials
+    commands = dict.fromkeys(command for cell in comparison.trials_by_cell for command in cell.commands)
     lines = [code(command) for command in commands]
     if not trials:
-        return lines or [code(missing.command_of(of))]
+        return lines or [code(missing.command_of(comparison))]
     for key, values in {
         "commit": {str(m.get("commit") or "unknown") for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
         "pflsweep": {str(t.meta.get("version")) for t in trials},
@@ -412,12 +417,12 @@ def origin(of: Comparison, links: Links) -> list[str]:
         if (versions := code_versions(trial.record)) > 1:
             named = f"{inline(trial.meta['name'])} {code(trial.identity)}"
             lines.append(f"{named}: its rounds were trained by {versions} versions of the code")
-    own = {each.path.name: each.sweep for each in of.store.of(of.layout.sweeps)}
+    own = {each.path.name: each.sweep for each in comparison.store.of(comparison.layout.sweeps)}
     tracked = [f"[{inline(own[name])}]({address})" for name, address in links.sweeps.items() if name in own]
     if tracked:
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {', '.join(tracked)}")
-    lines.append(f"records in {code(of.store.trials.runs)}:")
-    for cell in of.trials_by_cell:
+    lines.append(f"records in {code(comparison.store.trials.runs)}:")
+    for cell in comparison.trials_by_cell:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())
         if runs:
             lines.append(f"  - {inline(f'{cell.method} {cell.setting}')}: {runs}")

@@ -15,7 +15,7 @@ from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.effects import Effect, Shift, effects
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.rulings import others_needed, rulings
-from pflsweep.report.paper.store import FinishedTrial, Store, Trials
+from pflsweep.report.paper.store import FinishedTrial, Store, TrialReader
 from pflsweep.util.errors import UserError
 
 COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be decided yet"}
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 class Stores:
     """The sweeps of a folder of runs, by scale and reading."""
 
-    def __init__(self, trials: Trials, every: list[Ledger]) -> None:
+    def __init__(self, trials: TrialReader, every: list[Ledger]) -> None:
         self.trials, self.every = trials, every
         self._known: dict[tuple[str, str], Store] = {}
 
@@ -88,12 +88,12 @@ class Reproduction:
     def trials(self) -> list[FinishedTrial]:
         """The trials behind its numbers, those of single changes too."""
         moved = [trial for effect in self.effects for trial in effect.trials]
-        found = [trial for of in self.readings.values() for trial in of.trials]
+        found = [trial for comparison in self.readings.values() for trial in comparison.trials]
         return list({trial.identity: trial for trial in (*found, *moved)}.values())
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        return {reading: _verdict(of, self.ruled[reading]) for reading, of in self.readings.items()}
+        return {reading: _verdict(comparison, self.ruled[reading]) for reading, comparison in self.readings.items()}
 
     @cached_property
     def fewer_rounds(self) -> set[tuple[int, int]]:
@@ -101,7 +101,9 @@ class Reproduction:
 
         A reading of the code may state fewer rounds than the paper: at the scale `paper` it is no smaller for that.
         """
-        tables = [of for reading, of in self.readings.items() if self.scale != "paper" or reading == PAPER]
+        tables = [
+            comparison for reading, comparison in self.readings.items() if self.scale != "paper" or reading == PAPER
+        ]
         return set[tuple[int, int]]().union(*map(deviations.fewer_rounds, tables))
 
     @property
@@ -126,40 +128,40 @@ def reproduction(name: str, stores: Stores, scale: str) -> Reproduction:
     plain = layout.read(name)
     names = stores.readings(plain.sweeps, scale)
     asked = [cell for each in names for ledger in stores.store(scale, each).of(plain.sweeps) for cell in ledger.groups]
-    of = layout.with_own(plain, asked)
+    table = layout.with_own(plain, asked)
 
     @cache  # each change is compared with the same table of the paper's reading
     def compared(scale: str, reading: str) -> Comparison:
-        return Comparison(of, stores.store(scale, reading))
+        return Comparison(table, stores.store(scale, reading))
 
     readings = {reading: compared(scale, reading) for reading in names}
     ruled = {reading: _ruled(each) for reading, each in readings.items()}
-    return Reproduction(readings, ruled, effects(of, stores.every, scale, compared))
+    return Reproduction(readings, ruled, effects(table, stores.every, scale, compared))
 
 
-def _ruled(of: Comparison) -> Ruled:
-    others = [Comparison(layout.read(other), of.store) for other in others_needed(of.layout)]
-    return list(rulings(of, [other for other in others if _sound(other)]))
+def _ruled(comparison: Comparison) -> Ruled:
+    others = [Comparison(layout.read(other), comparison.store) for other in others_needed(comparison.layout)]
+    return list(rulings(comparison, [other for other in others if _sound(other)]))
 
 
-def _sound(of: Comparison) -> bool:
+def _sound(comparison: Comparison) -> bool:
     """Return whether a table can be made; where not, its own report says why."""
     try:
-        return bool(of.cells)
+        return bool(comparison.cells)
     except UserError:
         return False
 
 
-def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
-    agree = [cell.agrees for cell in of.paper_cells if cell.agrees is not None]
-    points = [abs(cell.points) for cell in of.paper_cells if cell.points is not None]
-    taus = [each.tau for each in of.taus() if not math.isnan(each.tau)]
+def _verdict(comparison: Comparison, ruled: Ruled) -> Verdict:
+    agree = [cell.agrees for cell in comparison.paper_cells if cell.agrees is not None]
+    points = [abs(cell.points) for cell in comparison.paper_cells if cell.points is not None]
+    taus = [each.tau for each in comparison.taus() if not math.isnan(each.tau)]
     said = [VERDICTS[ruling.holds] for _, ruling in ruled]
     mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
     return Verdict(sum(agree), len(agree), mean, tau, {word: said.count(word) for word in COUNTED.values()})
 
 
-def furthest(of: Comparison) -> list[Cell]:
+def furthest(comparison: Comparison) -> list[Cell]:
     """Return the accuracies that do not agree with the published number, the largest difference first."""
-    apart = [cell for cell in of.paper_cells if cell.agrees is False and cell.points is not None]
+    apart = [cell for cell in comparison.paper_cells if cell.agrees is False and cell.points is not None]
     return sorted(apart, key=lambda cell: -abs(cell.points or 0.0))

@@ -12,32 +12,32 @@ from pflsweep.report.paper.layout import Layout
 from pflsweep.util.errors import UserError, nearest
 
 
-def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
+def rulings(comparison: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables.
 
     Cells that no run can fill are left out of a claim. If nothing is left to check, it is "undecidable".
     """
-    tables = (of, *others)
+    tables = (comparison, *others)
     ours = [number for table in tables for number in table.statistics()]
     empty = {
         (table.layout.table, *cell.line.key) for table in tables for cell in table.cells.values() if cell.unfillable
     }
-    printed = layout.printed_statistics(of.layout.paper) + _placeholders(of)
+    printed = layout.printed_statistics(comparison.layout.paper) + _placeholders(comparison)
     possible = [number for number in printed if number.key not in empty]
-    for claim in _about_runs(of.layout):
+    for claim in _about_runs(comparison.layout):
         needed = claims.needed_cells(claim, printed)
         ruling = claims.judge(claim, ours, needed - empty)._replace(without=_without(needed, empty))
         undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
         yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
 
 
-def _about_runs(of: Layout) -> list[dict[str, Any]]:
+def _about_runs(layout: Layout) -> list[dict[str, Any]]:
     """Return the claims about a table that a run can decide: not one about typography, nor that two published tables
     say the same. Ours do so by construction, or by chance if they have other seeds.
     """
-    every = published.claims(of.paper, of.table)
+    every = published.claims(layout.paper, layout.table)
     for claim in every:
-        _check_names(claim, of.paper)
+        _check_names(claim, layout.paper)
     return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
 
 
@@ -57,7 +57,7 @@ def _check_names(claim: dict[str, Any], paper: str) -> None:
 def _known(paper: str) -> dict[str, list[str]]:
     """Return the values of each key of a claim that some table of a paper has."""
     tables = [layout.read(name) for name in layout.names() if name.partition("/")[0] == paper]
-    numbers = [each for of in tables for each in (*of.printed, *layout.heads(of))]
+    numbers = [each for table in tables for each in (*table.printed, *layout.heads(table))]
     return {key: sorted({getattr(each, key) for each in numbers}) for key in claims.KEYS[1:]}
 
 
@@ -71,19 +71,22 @@ def _without(needed: set[tuple[str, ...]], empty: set[tuple[str, ...]]) -> dict[
     return found
 
 
-def _placeholders(of: Comparison) -> list[Statistic]:
+def _placeholders(comparison: Comparison) -> list[Statistic]:
     """Return numbers for a table that was never published.
 
     Only their keys matter; the numbers differ so that nothing is divided by 0.
     """
-    if of.layout.in_print:
+    if comparison.layout.in_print:
         return []
-    return [layout.statistic_of(of.layout, cell.line, 1.0 + k, None) for k, cell in enumerate(of.cells.values())]
+    return [
+        layout.statistic_of(comparison.layout, cell.line, 1.0 + k, None)
+        for k, cell in enumerate(comparison.cells.values())
+    ]
 
 
-def others_needed(of: Layout) -> list[str]:
+def others_needed(table: Layout) -> list[str]:
     """Return the paper's other tables that claims about this one look at."""
-    printed = layout.printed_statistics(of.paper)
-    seen = {key[0] for claim in _about_runs(of) for key in claims.needed_cells(claim, printed)}
-    same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
+    printed = layout.printed_statistics(table.paper)
+    seen = {key[0] for claim in _about_runs(table) for key in claims.needed_cells(claim, printed)}
+    same = [name for name in layout.names() if name.partition("/")[0] == table.paper and name != table.name]
     return [name for name in same if layout.read(name).table in seen]

@@ -27,11 +27,11 @@ class Slice(NamedTuple):
     joined: bool  # whether the best of the points with a value says what the value can reach
 
 
-def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
+def pictures(comparison: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
     """Yield a figure a setting. own: the paper's methods."""
-    labels = {line.method: short(line.label) for line in reversed(of.layout.printed)}
+    labels = {line.method: short(line.label) for line in reversed(comparison.layout.printed)}
     settings: dict[str, list[CellTrials]] = {}
-    for trials in of.trials_by_cell:
+    for trials in comparison.trials_by_cell:
         if trials.method in labels and len(trials.tried) >= FEWEST:
             settings.setdefault(trials.setting, []).append(trials)
     for setting, searched in settings.items():
@@ -75,7 +75,7 @@ def _figure(
                 found = [each._replace(points=[(as_override(x), y) for x, y in each.points]) for each in found]
             by_method = {each.method: each for each in found}
             order = sorted(by_method, key=lambda method: -max(value for _, value in by_method[method].points))
-            looks = lines.looks(order, own)
+            looks = lines.line_styles(order, own)
             ends.append([
                 _draw(axes, by_method[method], look, labels[method], f"{setting} {key} {method}")
                 for method, look in looks.items()
@@ -93,15 +93,15 @@ def _figure(
     return made
 
 
-def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) -> EndLabel:
+def _draw(axes: "Axes", slice_: Slice, look: dict[str, Any], label: str, name: str) -> EndLabel:
     """Draw every point as a dot, and the best at each value as a line where it is `joined`; return its right end."""
     best: dict[Any, float] = {}
-    for value, accuracy in of.points:
+    for value, accuracy in slice_.points:
         best[value] = max(accuracy, best.get(value, accuracy))
     at = list(best)
-    values, accuracies = zip(*of.points, strict=True)
-    size, alpha = (9, 0.35) if of.joined else (20, 1.0)
+    values, accuracies = zip(*slice_.points, strict=True)
+    size, alpha = (9, 0.35) if slice_.joined else (20, 1.0)
     axes.scatter(values, accuracies, s=size, color=look["color"], alpha=alpha, linewidth=0, gid=f"points {name}")
-    if of.joined:
+    if slice_.joined:
         axes.plot(at, [best[value] for value in at], marker="o", markersize=3, gid=f"sensitivity {name}", **look)
     return EndLabel(label, at[-1], best[at[-1]], look["color"])

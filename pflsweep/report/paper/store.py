@@ -153,7 +153,7 @@ class CellTrials:
         return bool(self.seeds) and len(self.finished) == len(self.seeds)
 
 
-class Trials:
+class TrialReader:
     """The trials of a folder of runs and of the archives in it. Each archive is opened once, each trial read once."""
 
     def __init__(self, runs: Path) -> None:
@@ -181,7 +181,7 @@ class Trials:
 class Store:
     """The ledgers of one scale and reading, and the trials they name."""
 
-    def __init__(self, trials: Trials, scale: str, every: list[Ledger], reading: str = "paper") -> None:
+    def __init__(self, trials: TrialReader, scale: str, every: list[Ledger], reading: str = "paper") -> None:
         self.trials, self.scale, self.reading = trials, scale, reading
         self.ledgers = [ledger for ledger in every if ledger.scale == scale and ledger.reading == reading]
 
@@ -276,7 +276,7 @@ def _check_asked(trial: FinishedTrial, group: dict[str, Any], ledger: Ledger) ->
 def _check_alike(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]]) -> None:
     """Raise UserError if seeds differ in more than the seed."""
     for other in trials[1:]:
-        first, second = _what(trials[0]), _what(other)
+        first, second = _shared_values(trials[0]), _shared_values(other)
         # A key with its neutral value is missing in one of them
         apart = [key for key in {**first, **second} if first.get(key) != second.get(key)]
         if apart:
@@ -286,8 +286,8 @@ def _check_alike(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[st
             raise _mixed([trials[0], other], groups, f"they differ in {', '.join(apart)}: {shown}")
 
 
-def _what(trial: FinishedTrial) -> dict[str, Any]:
-    """Return what the runs of one cell share."""
+def _shared_values(trial: FinishedTrial) -> dict[str, Any]:
+    """Return the config values and metadata in which all trials of a cell must agree."""
     own = {key: value for key, value in trial.config.items() if not under(key, MAY_DIFFER)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys} | {"numerics": raised(trial.meta["numerics"])}
@@ -297,8 +297,8 @@ def _what(trial: FinishedTrial) -> dict[str, Any]:
 
 
 def _value(trial: FinishedTrial, key: str) -> Any:
-    """Return what `_what` has for a key, or the neutral value in the trial's config."""
-    return _what(trial).get(key, flat(trial.record.config).get(key))
+    """Return what `_shared_values` has for a key, or the neutral value in the trial's config."""
+    return _shared_values(trial).get(key, flat(trial.record.config).get(key))
 
 
 def _mixed(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:

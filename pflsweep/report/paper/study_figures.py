@@ -13,20 +13,20 @@ from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.style import Picture
 
 
-def _trials(of: Comparison) -> dict[str, FinishedTrial]:
+def _trials(comparison: Comparison) -> dict[str, FinishedTrial]:
     """Return the first trial with a study by the sweep's setting."""
-    return of.first_trials(lambda trial: not trial.study.empty)
+    return comparison.first_trials(lambda trial: not trial.study.empty)
 
 
-def personal_steps(of: Comparison) -> Iterator[Picture]:
+def personal_steps(comparison: Comparison) -> Iterator[Picture]:
     """Draw accuracy by step, and how the gains of all steps spread over clients."""
-    for setting, trial in _trials(of).items():
+    for setting, trial in _trials(comparison).items():
         mean = 100 * study_numbers.by_step(trial).groupby("objective").mean()
         gains = {objective: 100 * study_numbers.gain_by_client(trial, objective) for objective in mean.index}
         every = np.concatenate(list(gains.values()))
         bins = np.linspace(every.min(), every.max() + 1e-9, 21)
         with style.figure(9.5, 3.6, ncols=2) as (made, (left, right)):
-            for look, objective in zip(style.looks(), mean.index, strict=False):
+            for look, objective in zip(style.series_styles(), mean.index, strict=False):
                 left.plot(mean.columns, mean.loc[objective], label=objective, gid=f"steps {objective}", **look)
                 right.hist(gains[objective], bins, color=look["color"], alpha=0.35, label=f"{objective}, clients")
                 density = _density(gains[objective].to_numpy(), bins[1] - bins[0])
@@ -55,15 +55,15 @@ def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] 
     return x, gaussian_kde(values)(x) * len(values) * width
 
 
-def weight_learning(of: Comparison) -> Iterator[Picture]:
+def weight_learning(comparison: Comparison) -> Iterator[Picture]:
     """Draw loss by epoch of weight learning, one curve per round, one panel per setting."""
-    trials = _trials(of)
+    trials = _trials(comparison)
     if not trials:
         return
     with style.figure(5.2 * len(trials), 3.6, ncols=len(trials), squeeze=False) as (made, grid):
         for axes, (setting, trial) in zip(grid[0], trials.items(), strict=True):
             curves = trial.study
-            for look, (round, curve) in zip(style.looks(), curves.groupby("round"), strict=False):
+            for look, (round, curve) in zip(style.series_styles(), curves.groupby("round"), strict=False):
                 axes.plot(curve["epoch"], curve["loss"], label=round, gid=f"curve {setting} {round}", **look)
             client = trial.config["study.client"]
             axes.set(title=setting, xlabel="epoch of weight learning", ylabel=f"local loss of client {client}")
@@ -75,9 +75,9 @@ LOOKS = {"without": ("#000000", "ALA off"), "with": (style.PALETTE[0], "ALA on")
 ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # marker and colour, as in the paper
 
 
-def trajectory(of: Comparison) -> Iterator[Picture]:
+def trajectory(comparison: Comparison) -> Iterator[Picture]:
     """Draw one client's models on the plane of their principal components, over its training loss there."""
-    for setting, trial in _trials(of).items():
+    for setting, trial in _trials(comparison).items():
         parts = dict(iter(trial.study.groupby("what")))
         points = parts["point"].sort_values(["round", "at"], ascending=[True, False], kind="stable")
         first, last = int(points["round"].min()), int(points["round"].max())

@@ -17,14 +17,14 @@ from pflsweep.report.style import Picture
 FRAMES = 5  # rounds that a row of heat maps shows
 
 
-def _trials(of: Comparison, name: str, method: str = "") -> dict[str, FinishedTrial]:
+def _trials(comparison: Comparison, name: str, method: str = "") -> dict[str, FinishedTrial]:
     """Return the first trial (of a method) that has left a matrix, by the sweep's setting."""
-    return of.first_trials(lambda trial: name in trial.matrices, method)
+    return comparison.first_trials(lambda trial: name in trial.matrices, method)
 
 
-def matrix(of: Comparison) -> Iterator[Picture]:
+def matrix(comparison: Comparison) -> Iterator[Picture]:
     """Draw how PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
-    trial = next(iter(_trials(of, "A", "pgfed").values()), None)
+    trial = next(iter(_trials(comparison, "A", "pgfed").values()), None)
     moved = None if trial is None else weights.change(trial)
     if trial is None or moved is None or len(sizes := weights.sizes(trial)) != len(moved):
         return
@@ -52,22 +52,22 @@ def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None
     axes.set(xlabel=xlabel, ylabel=ylabel)
 
 
-def last(of: Comparison) -> Iterator[Picture]:
+def last(comparison: Comparison) -> Iterator[Picture]:
     """Draw what the clients of FedFomo's own row take from each other in the last round, a picture a setting."""
-    for setting, trial in _trials(of, "P", of.layout.own).items():
-        cells = (cell for _, cell in of.by_column() if cell.trials.setting == setting)
-        line = next(cell.line for cell in cells if cell.line.method == of.layout.own)
-        column = of.layout.column_of(line)
+    for setting, trial in _trials(comparison, "P", comparison.layout.own).items():
+        cells = (cell for _, cell in comparison.by_column() if cell.trials.setting == setting)
+        line = next(cell.line for cell in cells if cell.line.method == comparison.layout.own)
+        column = comparison.layout.column_of(line)
         assert column is not None, "cells stand in columns"
-        row = short(of.layout.rows[line.row])
+        row = short(comparison.layout.rows[line.row])
         where = f"{title(column)}; {row}; seed {trial.meta['seed']}; round {trial.last}"
-        drawn = figures.heatmap(trial.matrices["P"], "P", f"{where}; reading {of.store.reading}")
+        drawn = figures.heatmap(trial.matrices["P"], "P", f"{where}; reading {comparison.store.reading}")
         yield Picture(f"weights-{style.stem(setting)}", f"client-to-client weights P of FedFomo: {where}", drawn)
 
 
-def maps(of: Comparison) -> Iterator[Picture]:
+def maps(comparison: Comparison) -> Iterator[Picture]:
     """Draw P over the rounds as heat maps, one row per setting; where rounds were not kept, the last one."""
-    found = {setting: _frames(trial) for setting, trial in _trials(of, "P").items()}
+    found = {setting: _frames(trial) for setting, trial in _trials(comparison, "P").items()}
     if not found:
         return
     columns = max(len(frames) for frames in found.values())
@@ -98,11 +98,11 @@ def _frames(trial: FinishedTrial) -> list[tuple[int, Array]]:
     return [(int(rounds[k]), weights.off_diagonal(stack[k])) for k in picked]
 
 
-def by_round(of: Comparison) -> Iterator[Picture]:
+def by_round(comparison: Comparison) -> Iterator[Picture]:
     """Draw the weights that clients give to each other by round: one panel per client, one colour per distribution."""
     from matplotlib.lines import Line2D
 
-    for setting, trial in _trials(of, "P").items():
+    for setting, trial in _trials(comparison, "P").items():
         rounds, stack = over_rounds(trial.matrices, "P")
         own, wanted = weights.groups(trial), weights.test_groups(trial)
         if len(rounds) < 2 or own is None or wanted is None:

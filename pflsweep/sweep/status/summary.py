@@ -180,7 +180,7 @@ def print_results(queue: Queue, track: bool) -> int:
     Return the exit code: 0 without failures, 2 where all that failed had bad input, else 1.
     """
     from pflsweep.sweep import pictures
-    from pflsweep.sweep.browse import cells_of
+    from pflsweep.sweep.browse import results_of_groups
     from pflsweep.tracking.sweep_run import finish_sweep
 
     plan, sweep = queue.plan, queue.sweep
@@ -190,7 +190,9 @@ def print_results(queue: Queue, track: bool) -> int:
     # MLflow first, since printing fails where the reader of a pipe is gone
     if track:
         lines, figures = status_groups.failure_lines(sweep), pictures.search_figures(queue)
-        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(sweep, records))
+        finish_sweep(
+            plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, results_of_groups(sweep, records)
+        )
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
         if at_ends := status_groups.at_ends(sweep):

@@ -10,7 +10,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
 from pflsweep.report.paper import layout
 from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.store import Store, Trials
+from pflsweep.report.paper.store import Store, TrialReader
 from tests.report.records import SIZE, create, finished, group, ledger, train
 
 # 4 clients of 10 test samples each: an accuracy is a multiple of 2.5 points
@@ -19,7 +19,7 @@ Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> se
 
 def reproduced(runs: Path, name: str) -> Comparison:
     """Return a paper's table, made anew at scale small from a folder of runs."""
-    return Comparison(layout.read(name), Store(Trials(runs), "small", ledgers(runs)))
+    return Comparison(layout.read(name), Store(TrialReader(runs), "small", ledgers(runs)))
 
 
 class Sweep:

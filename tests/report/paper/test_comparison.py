@@ -20,7 +20,7 @@ from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Printed
 from pflsweep.report.paper.reproduction import Stores, reproduction
 from pflsweep.report.paper.rulings import others_needed, rulings
-from pflsweep.report.paper.store import CellTrials, Store, Trials
+from pflsweep.report.paper.store import CellTrials, Store, TrialReader
 from tests.report.paper.fixtures import Sweep, reproduced
 
 C25 = "cifar10/clients25"
@@ -28,7 +28,7 @@ C25 = "cifar10/clients25"
 
 def shown(runs: Path, name: str) -> str:
     return page.text(
-        reproduction(name, Stores(Trials(runs), ledgers(runs)), "small"), SavedFigures({}, {}, {}), Links()
+        reproduction(name, Stores(TrialReader(runs), ledgers(runs)), "small"), SavedFigures({}, {}, {}), Links()
     )
 
 
@@ -366,7 +366,7 @@ class PrintAsOurs(Comparison):
 
 
 def print_as_ours(name: str) -> PrintAsOurs:
-    return PrintAsOurs(layout.read(name), Store(Trials(Path()), "paper", []))
+    return PrintAsOurs(layout.read(name), Store(TrialReader(Path()), "paper", []))
 
 
 @pytest.mark.parametrize("name", [name for name in layout.names() if layout.read(name).in_print])
@@ -394,7 +394,7 @@ class PrintWithoutCode(PrintAsOurs):
 
 
 def test_a_claim_about_rows_without_code_waits_for_nothing() -> None:
-    of = PrintWithoutCode(layout.read("fedpg/table1"), Store(Trials(Path()), "paper", []))
+    of = PrintWithoutCode(layout.read("fedpg/table1"), Store(TrialReader(Path()), "paper", []))
     others = [PrintWithoutCode(layout.read(name), of.store) for name in others_needed(of.layout)]
     ruled = {claim["id"]: ruling for claim, ruling in rulings(of, others)}
     held = {claim: ruling.holds for claim, ruling in ruled.items()}
@@ -418,7 +418,7 @@ class PrintOfOneDataset(PrintWithoutCode):
 
 
 def test_a_claim_that_nothing_can_tell_is_not_open_because_other_cells_are_missing() -> None:
-    of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(Trials(Path()), "paper", []))
+    of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(TrialReader(Path()), "paper", []))
     others = [PrintOfOneDataset(layout.read(name), of.store) for name in others_needed(of.layout)]
     held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
     left = {claim for claim, holds in held.items() if holds != "undecidable"}
@@ -473,7 +473,7 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert of.layout.views.get("pfedme") is None
     assert of.complete > 0
     sweep.write("b" * 16, reading="code")
-    store = Store(Trials(sweep.runs), "small", ledgers(sweep.runs), "code")
+    store = Store(TrialReader(sweep.runs), "small", ledgers(sweep.runs), "code")
     assert [ledger.id[0] for ledger in store.ledgers] == ["b"]
     of = Comparison(layout.read("fedpg/table1"), store)
     assert of.layout.views["pfedme"] == "trained"

@@ -8,7 +8,7 @@ import pytest
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import index
 from pflsweep.report.paper.reproduction import Stores, reproduction
-from pflsweep.report.paper.store import Trials
+from pflsweep.report.paper.store import TrialReader
 
 STANDING = {"complete": 11, "cells": 138, "agree": 8, "compared": 19, "difference": "7.1 points", "tau": "0.90",
             "failed": 0, "claims": {"holds": 1}}  # fmt: skip
@@ -86,7 +86,7 @@ def test_the_index_leads_where_a_reason_does(link: str, moved: str) -> None:
 
 def test_a_table_leaves_its_reason_and_its_measured_changes_for_the_index() -> None:
     root = Path(__file__).parents[3] / "reports"
-    trials = Trials(root / "runs")
+    trials = TrialReader(root / "runs")
     stores = Stores(trials, ledgers(*trials.places))
     of = reproduction("fedpg/table1", stores, "paper")
     state = index.state(of, "the reason.")

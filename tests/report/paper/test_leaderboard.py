@@ -19,7 +19,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import layout, leaderboard_page
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard, expected_best
-from pflsweep.report.paper.store import Store, Trials
+from pflsweep.report.paper.store import Store, TrialReader
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, reproduced
@@ -86,7 +86,7 @@ def test_who_lacks_a_column_or_a_seed_is_named_and_not_ranked(tmp_path: Path) ->
     sweep.add(PAT2, "local", {0: [5, 5], 1: [5, 5]})
     sweep.write()
     of = board(tmp_path / "runs")
-    assert [of.of.layout.columns[at].setting for at in of.columns] == ["dir0.1", "dir0.3"]
+    assert [of.comparison.layout.columns[at].setting for at in of.columns] == ["dir0.1", "dir0.3"]
     assert labels(of, of.ordered) == ["FedAvg", "Local"]
     assert of.left_out == {"Ditto": ["digits, Dir(0.3)"], "PGFed": ["digits, Dir(0.3)"]}
     assert of.other_columns[0] == "digits, 2 classes"
@@ -250,9 +250,9 @@ def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for group in ledger.groups.values():
         assert len(group["tried"]) == 3
         assert all(0 <= each["test"] <= 1 for each in group["tried"])
-    of = Leaderboard(Comparison(layout.read("benchmark"), Store(Trials(Path("runs")), "paper", [ledger])))
+    of = Leaderboard(Comparison(layout.read("benchmark"), Store(TrialReader(Path("runs")), "paper", [ledger])))
     for row in of.rows:
-        method = next(line.method for line in of.of.layout.printed if line.row == row)
+        method = next(line.method for line in of.comparison.layout.printed if line.row == row)
         searches = [ledger.groups[place, method]["tried"] for place in (DIR01, DIR03)]
         winners = [max(tried, key=lambda each: each["value"]) for tried in searches]
         alike = [

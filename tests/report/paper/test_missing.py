@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.commands.report import main
 from pflsweep.report.paper import layout, store
 from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.store import Store, Trials
+from pflsweep.report.paper.store import Store, TrialReader
 from pflsweep.sweep.planner import select
 from pflsweep.sweep.spec import read_table
 from tests.report.paper.fixtures import Sweep
@@ -42,7 +42,7 @@ def trained_by(command: str) -> Cells:
 
 def asked(name: str) -> Cells:
     """Return the cells of a page's own rows and of those that they are measured against."""
-    of = Comparison(layout.read(name), Store(Trials(Path("nowhere")), "small", []))
+    of = Comparison(layout.read(name), Store(TrialReader(Path("nowhere")), "small", []))
     return {(trials.setting, trials.method) for trials in of.trials_by_cell}
 
 

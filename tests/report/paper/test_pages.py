@@ -24,7 +24,7 @@ from pflsweep.report import style
 from pflsweep.report.paper import against_print, build, deviations, export, layout, page, published, verdict
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
-from pflsweep.report.paper.store import CellTrials, Trials
+from pflsweep.report.paper.store import CellTrials, TrialReader
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, place, reproduced, train
 
@@ -156,7 +156,7 @@ def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said
         for key in ("train.sampling", "train.precision", "train.optimiser_state"):
             young["config"].pop(key, None)
         searched["config"]["train.epochs"] = 7
-        searched["space"], searched["winner"] = {"train.epochs": {}}, {"train.epochs": 2}
+        searched["space"], searched["winner"] = {"train.epochs": []}, {"train.epochs": 2}
         rounded["config"]["train.precision"], rounded["trials"] = "bf16", {}
         sweep.write()
         assert main(["pgfed/table1", "--out", "out"]) == 0
@@ -197,7 +197,7 @@ def test_rows_with_all_columns_come_first_and_a_column_of_one_row_ranks_nothing(
             if right is not None:
                 sweep.add(f"cifar10/clients{clients}", method, {0: [right] * 4})
     sweep.write()
-    of = reproduction("pgfed/table1", Stores(Trials(sweep.runs), ledgers(sweep.runs)), "small")
+    of = reproduction("pgfed/table1", Stores(TrialReader(sweep.runs), ledgers(sweep.runs)), "small")
     methods = {line.row: line.method for line in of.layout.printed}
     assert [methods[row] for row in sorted(methods, key=page._mean_rank(of))][:4] == ["pgfed", "local", "apfl", "mine"]
 
@@ -215,7 +215,7 @@ def test_a_single_difference_and_a_record_without_a_commit_are_said_as_such(
     (record,) = sweep.add(C25, "local", {0: [4] * 4})
     (record.folder / "meta.json").write_text(json.dumps({**record.meta, "commit": None}))
     sweep.write()
-    of = reproduction("pgfed/table1", Stores(Trials(sweep.runs), ledgers(sweep.runs)), "small")
+    of = reproduction("pgfed/table1", Stores(TrialReader(sweep.runs), ledgers(sweep.runs)), "small")
     assert "commit: unknown" in page.origin(of.first, Links())
     monkeypatch.setattr(deviations, "lines", lambda _: ["rounds: stated 300, here 3"])
     assert verdict.explanation(of, "").endswith("our runs differ from the paper's in 1 respect, listed below")
@@ -228,7 +228,7 @@ def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_
         group = sweep.groups[C25, "pgfed"]
         own = {"algorithm": "pgfed", "algorithm.mu": 0.1, "algorithm.lr": None, "ala.layers": 1, "attack.share": 1}
         group["config"] = {**{k: v for k, v in group["config"].items() if not k.startswith("algorithm.")}, **own}
-        group["space"], group["trials"] = {"algorithm.mu": {}}, {}
+        group["space"], group["trials"] = {"algorithm.mu": []}, {}
         sweep.write()
         assert main(["pgfed/table1", "--out", "out"]) == 0
         text = Path("out/pgfed/table1/README.md").read_text()

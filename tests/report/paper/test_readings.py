@@ -14,7 +14,7 @@ from pflsweep.config import reading
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper.effects import Effect
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
-from pflsweep.report.paper.store import Trials
+from pflsweep.report.paper.store import TrialReader
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep
 
@@ -53,7 +53,7 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
 
 
 def made(scale: str = "small") -> Reproduction:
-    return reproduction("fedpg/table1", Stores(Trials(Path("runs")), ledgers(Path("runs"))), scale)
+    return reproduction("fedpg/table1", Stores(TrialReader(Path("runs")), ledgers(Path("runs"))), scale)
 
 
 def effect(of: Reproduction, name: str) -> Effect:

@@ -9,7 +9,7 @@ import pytest
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper.reproduction import Stores
-from pflsweep.report.paper.store import CellTrials, Store, Trials
+from pflsweep.report.paper.store import CellTrials, Store, TrialReader
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, finished, place, train
 
@@ -22,7 +22,7 @@ def sweep(tmp_path: Path) -> Sweep:
 
 
 def cell_trials(sweep: Sweep, method: str = "fedavg", scale: str = "small") -> CellTrials:
-    store = Store(Trials(sweep.runs), scale, ledgers(sweep.runs))
+    store = Store(TrialReader(sweep.runs), scale, ledgers(sweep.runs))
     return store.cell_trials([sweep.name], SETTING, method)
 
 
@@ -73,7 +73,7 @@ def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
 def test_a_trial_that_went_on_keeps_the_scores_of_its_earlier_end(sweep: Sweep) -> None:
     (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     # The trial went on with eval_every=2
-    record.drop_scores(lambda t: t % 2 == 0)
+    record.set_scores_apart(lambda t: t % 2 == 0)
     train(record, [[9, 9, 9, 9]])
     sweep.write()
     trial = cell_trials(sweep).finished[0]
@@ -107,14 +107,14 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     sweep.groups.clear()
     sweep.group(SETTING, "fedavg")
     sweep.write("b", at=2.0)
-    stores = Stores(Trials(sweep.runs), ledgers(sweep.runs))
+    stores = Stores(TrialReader(sweep.runs), ledgers(sweep.runs))
     assert stores.best_scale([sweep.name]) == stores.best_scale(["another"]) == "smoke"
-    assert Stores(Trials(sweep.runs), []).best_scale([sweep.name]) == "paper"
+    assert Stores(TrialReader(sweep.runs), []).best_scale([sweep.name]) == "paper"
     assert stores.readings([sweep.name], "smoke") == stores.readings([sweep.name], "large") == ["paper"]
     sweep.write("e" * 16, at=5e9, reading="code")
     sweep.scale = "150"
     sweep.write("f" * 16, at=6e9, reading="one_step")
-    stores = Stores(Trials(sweep.runs), ledgers(sweep.runs))
+    stores = Stores(TrialReader(sweep.runs), ledgers(sweep.runs))
     assert stores.readings([sweep.name], "smoke") == ["paper", "code"]
     assert stores.best_scale([sweep.name]) == "smoke", "a single change makes no page"
     assert list(cell_trials(sweep, scale="small").finished) == [0]
@@ -127,11 +127,11 @@ def test_the_papers_own_scale_is_the_best_once_a_trial_of_it_has_finished(sweep:
     sweep.write("a" * 16, at=1.0)
     sweep.scale = "150"
     sweep.write("b" * 16, at=2.0)
-    assert Stores(Trials(sweep.runs), ledgers(sweep.runs)).best_scale([sweep.name]) == "150"
+    assert Stores(TrialReader(sweep.runs), ledgers(sweep.runs)).best_scale([sweep.name]) == "150"
     sweep.scale = "paper"
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.write("a" * 16, at=1.0)
-    assert Stores(Trials(sweep.runs), ledgers(sweep.runs)).best_scale([sweep.name]) == "paper"
+    assert Stores(TrialReader(sweep.runs), ledgers(sweep.runs)).best_scale([sweep.name]) == "paper"
 
 
 def test_portions_of_a_sweep_make_one_table(sweep: Sweep) -> None:

@@ -121,7 +121,7 @@ def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=(0,))
     sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
     sweep.write()
-    kept = store.Store(store.Trials(tmp_path / "runs"), "small", ledger.ledgers(tmp_path / "runs"))
+    kept = store.Store(store.TrialReader(tmp_path / "runs"), "small", ledger.ledgers(tmp_path / "runs"))
     found = kept.cell_trials(["pgfed/table1"], "cifar10/latent5", "fedfomo_n5")
     (trial,) = found.finished.values()
     of_p = [of for name, of in weights.NUMBERS.items() if name.startswith("weights_")]
@@ -141,7 +141,7 @@ def test_the_nearest_distribution_is_that_of_the_least_sum_of_differences() -> N
 
 def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
     """Each claim about a figure uses cells that its layout has; otherwise no run could decide it."""
-    empty = store.Store(store.Trials(tmp_path), "paper", [])
+    empty = store.Store(store.TrialReader(tmp_path), "paper", [])
     for name in layout.names():
         of = layout.read(name)
         made = comparison.Comparison(of, empty)
