@@ -183,7 +183,7 @@ def only_fit(engine) -> Callable[[], None]:
     ids = torch.tensor([0])
     turn = engine._turn(ids)
     down = select(engine.verbs.send(engine.server, turn), slice(0, 1))
-    given = Given(down, engine.clients.get(ids), turn, engine.federation.labels[ids])
+    given = Given(down, engine.clients.get(ids), turn, engine.federation.class_counts[ids])
 
     def fit() -> None:
         data = engine._data(ids, engine.round, "train")

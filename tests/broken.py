@@ -364,4 +364,4 @@ class SendsLabelCounts(FedAvg):
     """Method that inherits FedAvg's word on privacy, and sends more than FedAvg."""
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[CountsLabels, Any]:
-        return CountsLabels(work.w, given.labels.to(work.w.dtype)), given.client
+        return CountsLabels(work.w, given.class_counts.to(work.w.dtype)), given.client

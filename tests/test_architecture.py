@@ -164,7 +164,7 @@ def test_these_tests_can_fail() -> None:
         "joblib.externals.loky",
     ]
     assert private_of_hydra(SOURCES["config.hydra_private"])
-    assert packages("from pflsweep.engine.cohort import Chunks") - METHODS_NEED == {"engine"}
+    assert packages("from pflsweep.engine.cohort import ChunkSize") - METHODS_NEED == {"engine"}
     assert "mlflow" in libraries("def f():\n    import mlflow.entities as e")
     with pytest.raises(ValueError, match="not in tuple"):
         misplaced("data", "import pflsweep.nowhere")

@@ -13,7 +13,7 @@ from pflsweep.conformance.properties import (
     another_device_changes_nothing,
     any_chunking,
     any_chunking_with_noise,
-    labels_do_not_matter,
+    client_numbers_do_not_matter,
     own_rates_in_any_chunking,
     stacking_changes_nothing,
 )
@@ -27,7 +27,7 @@ ROUNDED = (
     any_chunking_with_noise,
     own_rates_in_any_chunking,
     stacking_changes_nothing,
-    labels_do_not_matter,
+    client_numbers_do_not_matter,
 )
 ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_device_changes_nothing]
 EXACT = [property_ for property_ in ON_CPU if property_ not in ROUNDED]

@@ -45,6 +45,11 @@ class FedAvgData(Method):
     personal = stock.personal_is_global
     global_model = stock.shared_model
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        """A client also trains on G, which has share * N times its own rows, some of which are its own."""
+        return 1 + values["share"] * (values["clients"] - 1)
+
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         _, joined = data.public(self.share)
         return stock.run(self.step, given, work, joined.train(self.epochs))

@@ -59,8 +59,9 @@ class Fomo(Method):
     Abstract: subclasses define what is sent and how it is mixed (`send`, `start`).
     """
 
-    # Whether the candidates are all models of the last cohort, a client's own too, which is then sent to it
-    own_travels: ClassVar[bool] = False
+    # True: candidates are the models of the last cohort, and a client's own is sent to it only if it was there, as in
+    # PFLlib. False: its own model is always mixed and never sent
+    sends_own_model: ClassVar[bool] = False
 
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
     epsilon: float = hyper("probability that a download is a random model", low=0, high=1)
@@ -71,7 +72,7 @@ class Fomo(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
-        if not self.own_travels:
+        if not self.sends_own_model:
             # Else `models` is an upper bound: a small cohort has fewer
             require_models(self.models, n)
         return Server(
@@ -85,13 +86,17 @@ class Fomo(Method):
         return Client(w, w)
 
     def choose(self, server: Server, turn: Turn) -> Tensor:
-        """Return ids [C, m] of the best others by P; each is replaced by a random one with probability epsilon."""
-        count = min(self.models - (not self.own_travels), int(server.known.sum()))
+        """Return ids [C, m] of the clients with the largest P among those that have uploaded.
+
+        Each is replaced by a random one with probability epsilon; -1 where there are too few. The client itself is left
+        out unless `sends_own_model`.
+        """
+        count = min(self.models - (not self.sends_own_model), int(server.known.sum()))
         if not count:
             return turn.ids.new_zeros(len(turn.ids), 0)
         round_key = random.fold(turn.key, turn.round)
         rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
-        if not self.own_travels:
+        if not self.sends_own_model:
             rank.scatter_(1, turn.ids[:, None], -torch.inf)
         chance = random.fold(round_key[:, None], server.keys)  # [C, N] an independent random order for each client
         by_chance = chance.argsort(1)

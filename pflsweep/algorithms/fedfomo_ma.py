@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pflsweep.algorithms.fedfomo import Fomo, Server, Work, normalised
+from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Ids, Scalars, Turn, Vector
 
 
@@ -42,8 +43,8 @@ class FedFomoMA(Fomo):
         # Rows of clients that have not uploaded are zero
         mean = server.models.new_zeros(0) if not count else server.models.sum(0) / count
         without = (server.models.sum(0) - server.models[ids.clamp(min=0)]) / (count - 1).clamp(min=1)
-        everybody = len(turn.ids)
-        return Down(mean.expand(everybody, *mean.shape), without, ids, count.to(server.models.dtype).expand(everybody))
+        known = count.to(server.models.dtype)
+        return Down(stock.for_each(mean, turn), without, ids, stock.for_each(known, turn))
 
     def start(self, given: Given, data: Any) -> Work:
         """Start from the mix. w_n is the loss of the average without theta_n minus that of the average (eq. 14)."""

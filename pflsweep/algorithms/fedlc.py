@@ -45,7 +45,7 @@ class FedLC(Method):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on -log e^{f_y - m_y} / sum_c e^{f_c - m_c}, where m_c = tau n_c^{-1/4}."""
-        margin = self.tau * given.labels.to(work.w.dtype).clamp(min=MISSING) ** -0.25
+        margin = self.tau * given.class_counts.to(work.w.dtype).clamp(min=MISSING) ** -0.25
 
         def calibrated(logits: Tensor, batch: Batch) -> Tensor:
             return cross_entropy(logits - margin, batch)

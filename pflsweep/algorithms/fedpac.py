@@ -84,7 +84,7 @@ class FedPAC(Method):
         return Server(w[self.task.extractor], heads, w.new_zeros(setup.classes, self.task.width), known)
 
     def send(self, server: Server, turn: Turn) -> Down:
-        w, prototypes, known = (part.expand(len(turn.ids), *part.shape) for part in (server.w, *server[2:]))
+        w, prototypes, known = (stock.for_each(part, turn) for part in (server.w, *server[2:]))
         return Down(w, server.heads[turn.ids], prototypes, known)
 
     def start(self, given: Given, data: Any) -> Work:
@@ -126,7 +126,7 @@ class FedPAC(Method):
     def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Empty]:
         prototypes = stock.class_means(*data.mean(self.class_features, work.w))
         w, head = work.w[:, self.task.extractor], work.w[:, self.task.head]
-        return Up(w, head, prototypes, given.labels, work.h, work.variance), Empty()
+        return Up(w, head, prototypes, given.class_counts, work.h, work.variance), Empty()
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         prototypes, known = stock.average_prototypes(server.prototypes, server.known, up.prototypes, up.counts)

@@ -34,12 +34,12 @@ class Up(NamedTuple):
     loss: Scalars  # [C] L_i(omega^t)
 
 
-class Trial(NamedTuple):
+class TriedStep(NamedTuple):
     d: Vector  # [C, P] d-hat
     eta: Scalars  # [C]
 
 
-class NextTrial(NamedTuple):
+class ShorterStep(NamedTuple):
     d: Kept  # [C, P] d-hat, as in the first trial
     eta: Scalars  # [C]
 
@@ -245,7 +245,7 @@ class FedPG(Method):
         shortest = turn.lr / (2 ** (self.s or 0) * step.sigma)
         eta, tried = longest, list[tuple[float, float]]()
         while not tried or eta >= shortest:
-            kind = NextTrial if tried else Trial
+            kind = ShorterStep if tried else TriedStep
             replies = yield kind(stock.to_all(step.d, turn), torch.full_like(turn.share, eta))
             new = replies.loss[present].double()
             if self.armijo(loss, new, (self.beta or 0.0) * eta * step.slope, h):

@@ -67,8 +67,7 @@ class FedProto(Method):
         return Server(w.new_zeros(setup.classes, self.task.width), known)
 
     def send(self, server: Server, turn: Turn) -> Down:
-        cohort = len(turn.ids)
-        return Down(server.prototypes.expand(cohort, -1, -1), server.known.expand(cohort, -1))
+        return Down(stock.for_each(server.prototypes, turn), stock.for_each(server.known, turn))
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
@@ -89,7 +88,7 @@ class FedProto(Method):
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, stock.Own]:
         """Upload C_i^(j) = 1 / |D_ij| sum over D_ij of f(phi_i; x) (eq. 3)."""
         sums, share = data.mean(self.class_features, work.w)
-        return Up(stock.class_means(sums, share), given.labels), stock.Own(work.w)
+        return Up(stock.class_means(sums, share), given.class_counts), stock.Own(work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         """C-bar^(j) = sum_i |D_ij| / N_j C_i^(j) (eq. 6)."""

@@ -69,7 +69,7 @@ class FedRoD(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        g = self.task.grad(work.w, batch, balanced_softmax(given.labels, work.w.dtype))
+        g = self.task.grad(work.w, batch, balanced_softmax(given.class_counts, work.w.dtype))
         # CE(h(z) + h^p(z)) with z and h constant: its gradient in h^p is that in the summed head
         g_head = self.task.grad(self.combined(work.w, work.head), batch, part=self.task.head)
         return Work(

@@ -81,7 +81,7 @@ class GPFL(Method):
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on L_P + L_alg + lambda L_mlg + mu / 2 |C, CoV|^2."""
         size, received = self.task.size, self.embeddings(given.down.guide)
-        shared, personal = received.mean(0), shares(given.labels, work.w.dtype) @ received  # g and p_i
+        shared, personal = received.mean(0), shares(given.class_counts, work.w.dtype) @ received  # g and p_i
 
         def loss(w: Tensor, batch: Batch) -> Tensor:
             z, guide = self.task.trained_features(w, batch), w[size:]
@@ -113,7 +113,7 @@ class GPFL(Method):
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, Client]:
         size, w = self.task.size, work.w
-        share = shares(given.labels, w.dtype)
+        share = shares(given.class_counts, w.dtype)
         return Up(w[:, self.task.extractor], w[:, size:]), Client(w[:, self.task.head], share)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:

@@ -75,11 +75,11 @@ class PFedFDA(Method):
         return Server(w[self.task.extractor], means, torch.eye(self.task.width, dtype=w.dtype, device=w.device))
 
     def send(self, server: Server, turn: Turn) -> Down:
-        return Down(*(part.expand(len(turn.ids), *part.shape) for part in server))
+        return Down(*(stock.for_each(part, turn) for part in server))
 
     def start(self, given: Given, data: Any) -> stock.Work:
         """Start with the classifier of the global distribution and the client's own prior as the head."""
-        head = self.classifier(given.down.means, given.down.covariance, given.labels)
+        head = self.classifier(given.down.means, given.down.covariance, given.class_counts)
         return stock.Work(torch.cat([given.down.w, head], 1), self.opt.init(given.down.w))
 
     @per_client

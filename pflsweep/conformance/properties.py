@@ -218,7 +218,7 @@ def evaluation_changes_nothing(case: Case) -> None:
     assert_same(known(advance(quiet, 1)), known(undisturbed), "a round after some evaluations")
 
 
-def labels_do_not_matter(case: Case) -> None:
+def client_numbers_do_not_matter(case: Case) -> None:
     """relabelling the clients permutes the results"""
     order = [3, 0, 5, 1, 4, 2]
     plain, moved = case.simulation(), case.simulation(where={"order": order})
@@ -367,7 +367,7 @@ PROPERTIES: tuple[Property, ...] = (
     old_work_is_dead,
     absent_clients_stay,
     evaluation_changes_nothing,
-    labels_do_not_matter,
+    client_numbers_do_not_matter,
     another_device_changes_nothing,
     traffic_is_exact,
     state_is_complete,

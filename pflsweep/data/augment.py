@@ -6,8 +6,6 @@ from torch import Tensor
 from pflsweep.ops import random
 
 KINDS = ("none", "crop_flip")
-# Separates these draws from those of dropout in the same step.
-_OWN = 1 << 41
 # The padding is side // _PART pixels: 4 for 32, 8 for 64.
 _PART = 8
 
@@ -20,7 +18,7 @@ def crop_flip(x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
     on its key and i alone.
     """
     rows, channels, height, width = x.shape[1:]
-    u = torch.func.vmap(lambda key: random.uniform(random.fold(key, _OWN), (rows, 3)))(keys).flatten(0, 1)
+    u = torch.func.vmap(lambda key: random.uniform(random.fold(key, random.CROPS), (rows, 3)))(keys).flatten(0, 1)
     down, across = (_places(u[:, axis], side) for axis, side in enumerate((height, width)))
     across = torch.where(u[:, 2:] < 0.5, across.flip(1), across)
     inside = ((down >= 0) & (down < height))[:, None, :, None] & ((across >= 0) & (across < width))[:, None, None, :]

@@ -22,7 +22,7 @@ from pflsweep.util.errors import UserError
 # A client's data of up to so many values (64 MB) are converted once instead of batch by batch.
 _ONCE = 1 << 24
 # The rows of a client without a batch.
-NONE = np.zeros(0, dtype=np.int64)
+NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Member(NamedTuple):
@@ -40,8 +40,8 @@ class Member(NamedTuple):
 class Tally:
     """A count of what was trained on a chunk's data so far. All parts of the data, such as a holdout's, share one.
 
-    samples: [C] in the batches of each client. private: (live, rate, looks) of each private batch. passes: numbers the
-    passes over private data.
+    samples: [C] in the batches of each client. private: (live, rate, gradients) of each private batch. passes: numbers
+    the passes over private data.
     """
 
     def __init__(self, clients: int) -> None:
@@ -52,13 +52,13 @@ class Tally:
     @property
     def spent(self) -> Spent:
         """The private training of each client, for the privacy accountant."""
-        steps, looks = (torch.zeros(len(self.samples), dtype=torch.int64) for _ in range(2))
+        steps, gradients = (torch.zeros(len(self.samples), dtype=torch.int64) for _ in range(2))
         rate = torch.zeros(len(self.samples), dtype=torch.float64)
         for live, own, taken in self.private:
             if taken:
                 steps, rate = steps + live, torch.maximum(rate, own * live)
-                looks = torch.maximum(looks, len(taken) * live)
-        return Spent(steps, rate, looks, (steps > 0).long())
+                gradients = torch.maximum(gradients, len(taken) * live)
+        return Spent(steps, rate, gradients, (steps > 0).long())
 
 
 @dataclass(eq=False)
@@ -83,10 +83,8 @@ class Chunk:
         Raises ValueError if the parts have different datasets, are normalised by different training rows, or are cut
         into different batches.
         """
-        first, sets = (
-            parts[0],
-            {(data.checksum, data.augment) for data in (chunk.federation.dataset for chunk in parts)},
-        )
+        first, datasets = parts[0], [chunk.federation.dataset for chunk in parts]
+        sets = {(data.checksum, data.augment) for data in datasets}
         if len(sets) > 1 or len({(each.batch, each.large, each.purpose, each.batching) for each in parts}) > 1:
             raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
         if not all(chunk.federation.normalised_as(first.federation) for chunk in parts[1:]):
@@ -110,7 +108,7 @@ class Chunk:
         """Return the same clients with other training rows."""
         return replace(self, rows={**self.rows, "train": train})
 
-    # An order is, for each client, a list of index arrays, one for each batch.
+    # An order is a permutation of a client's rows; a plan is a list of arrays of its rows, one for each batch.
 
     def generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
         """Return a generator of a client's draws in this round. more: tells draws of one stream apart."""
@@ -121,9 +119,9 @@ class Chunk:
         """Return a client's training rows in the order of an epoch."""
         who = self.members[c]
 
-        def generator(*epoch: int) -> np.random.Generator:
-            if epoch:
-                return self.generator(c, stream, *epoch)
+        def generator(*at: int) -> np.random.Generator:
+            if at:
+                return self.generator(c, stream, *at)
             # keyed by neither stream nor round, so the order is the same in the whole trial
             return random.generator(who.federation.seed, "order", who.key)
 
@@ -175,7 +173,7 @@ class Chunk:
             raise UserError(
                 f"{where} has a batch of {most} rows, and train.batch is {self.batch}: set it to the largest."
             )
-        rows = np.concatenate(given) if given else NONE
+        rows = np.concatenate(given) if given else NO_ROWS
         foreign = rows[~np.isin(rows, self.rows["train"][c])]
         if len(foreign):
             raise UserError(
@@ -184,46 +182,46 @@ class Chunk:
             )
         return given
 
-    def batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Batches:
-        """Return the batches of these orders. stream: of the batches' keys; None: they have none."""
-        return Batches(list(map(len, orders)), partial(self._part, orders, stream))
+    def batches(self, plans: list[list[np.ndarray]], stream: str | None) -> Batches:
+        """Return the batches of these plans. stream: of the batches' keys; None: they have none."""
+        return Batches(list(map(len, plans)), partial(self._part, plans, stream))
 
     def _part(
-        self, orders: list[list[np.ndarray]], stream: str | None, at: list[int], start: int, stop: int
+        self, plans: list[list[np.ndarray]], stream: str | None, at: list[int], start: int, stop: int
     ) -> Iterator[Batch]:
         """Return the batches of the clients at some positions of the chunk, from step `start` to before `stop`."""
         keys = [None] * (stop - start) if stream is None else self.keys(stream, range(start, stop), at)
-        if len(orders) == 1:
-            return self.of_one(orders[0][start:stop], keys)
-        return self._of_many([orders[c][start:stop] for c in at], keys)
+        if len(plans) == 1:
+            return self.of_one(plans[0][start:stop], keys)
+        return self._of_many([plans[c][start:stop] for c in at], keys)
 
-    def _of_many(self, orders: list[list[np.ndarray]], keys: Any) -> Iterator[Batch]:
+    def _of_many(self, plans: list[list[np.ndarray]], keys: Any) -> Iterator[Batch]:
         """Yield the batches of a chunk's clients, each padded to the longest of its step.
 
         All row numbers go to the device at once, since a GPU's queue of work is empty after each transfer.
         """
-        rows = [[order[step] if step < len(order) else NONE for order in orders] for step in range(len(keys))]
+        rows = [[plan[step] if step < len(plan) else NO_ROWS for plan in plans] for step in range(len(keys))]
         device, sizes = self.federation.device, torch.tensor([[len(own) for own in step] for step in rows])
         blocks = [self.block(step) for step in rows]
-        index = torch.from_numpy(np.concatenate([block.ravel() for block in blocks] or [NONE])).to(device)
+        index = torch.from_numpy(np.concatenate([block.ravel() for block in blocks] or [NO_ROWS])).to(device)
         sizes = sizes.to(device)
         steps = zip(index.split([block.size for block in blocks]), blocks, sizes, sizes > 0, keys, strict=True)
         for where, block, size, live, key in steps:
             yield self.padded(where.view(block.shape), size, key, live)
 
-    def of_one(self, order: list[np.ndarray], keys: Any) -> Iterator[Batch]:
+    def of_one(self, plan: list[np.ndarray], keys: Any) -> Iterator[Batch]:
         """Yield the batches of a chunk's only client, x [1, B, ...], y [1, B].
 
         Training batches, which have a key, are augmented. If they have at least as many rows as the client, its data
         are converted once and the batches are cut from the result, unless the data are too large.
         """
-        rows = np.concatenate(order) if order else NONE
+        rows = np.concatenate(plan) if plan else NO_ROWS
         own = len(self.rows["train"][0])
-        converted = self._converted if order and keys[0] is not None and len(rows) >= own else None
+        converted = self._converted if plan and keys[0] is not None and len(rows) >= own else None
         if converted is not None:
             rows = np.searchsorted(self.rows["train"][0], rows)
         index = torch.from_numpy(rows).to(self.federation.device)
-        for where, key in zip(index.split([len(rows) for rows in order]), keys, strict=True):
+        for where, key in zip(index.split([len(rows) for rows in plan]), keys, strict=True):
             x, y = self.federation.gather(where) if converted is None else (column[where] for column in converted)
             x = x[None]
             yield Batch(x if key is None else self.federation.augmented(x, key), y[None], None, None, key)

@@ -17,10 +17,11 @@ class Federation:
     """N clients with train, validation and test rows of one dataset.
 
     seed: the trial's seed. data_seed: the seed of draws that are made once, before training: validation and public
-    rows, new clients, the rows of S- and G-acc.
+    rows, new clients, the rows of S- and G-acc. Permuted targets, holdouts, fixed orders and Dirichlet participation
+    are drawn once too, but from `seed`.
     keys: [N] the clients' keys for draws. A client keeps its key, and so its draws, at any position in the list.
     draw_keys: [N] int64, the keys mixed with the seed, for draws inside lifted code.
-    sizes: [N] training samples. labels: [N, K] class counts of the training rows. group, accuracy: as in Rows.
+    sizes: [N] training samples. class_counts: [N, K] training rows of each class. group, accuracy: as in Rows.
     checksum: that of the dataset, followed by that of the partition.
     targets: [N] the client whose validation and test rows each client is given: itself, unless `permuted`.
     chances: [N] each client's probability to be drawn first into a cohort; None: all are equal.
@@ -59,7 +60,7 @@ class Federation:
         self.batches: dict[tuple[int, int], list[np.ndarray]] | None = None
         self.rows = self._split(rows, validation)
         self.sizes = torch.tensor([len(r) for r in self.rows["train"]], dtype=torch.int64)
-        self.labels = torch.from_numpy(self.counts("train"))
+        self.class_counts = torch.from_numpy(self.counts("train"))
 
     def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
         """Return the clients' rows by split, with validation rows from the training rows unless prescribed.
@@ -101,8 +102,8 @@ class Federation:
         assert all(each is None for each in (self.cohorts, self.batches, self.chances)), "they are of all clients"
         some = copy(self)
         some.clients, some.targets, some._public = len(ids), list(range(len(ids))), {}
-        some.keys, some.draw_keys, some.sizes, some.labels = (
-            part[ids] for part in (self.keys, self.draw_keys, self.sizes, self.labels)
+        some.keys, some.draw_keys, some.sizes, some.class_counts = (
+            part[ids] for part in (self.keys, self.draw_keys, self.sizes, self.class_counts)
         )
         some.group = None if self.group is None else self.group[ids]
         some.rows = {split: [rows[i] for i in ids] for split, rows in self.rows.items()}

@@ -77,24 +77,26 @@ class ClientData:
 
     def train(self, epochs: int, stream: str = "epochs") -> Batches:
         """Return the mini-batches of `epochs` epochs, ordered and cut as `batching` says."""
-        orders = [self._chunk.shuffled(c, epochs, stream) for c in range(len(self._chunk))]
-        self._tally.samples += [sum(map(len, order)) for order in orders]
-        return self._chunk.batches(orders, stream)
+        plans = [self._chunk.shuffled(c, epochs, stream) for c in range(len(self._chunk))]
+        self._tally.samples += [sum(map(len, plan)) for plan in plans]
+        return self._chunk.batches(plans, stream)
 
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Batches:
-        """Return groups of `count` consecutive, disjoint mini-batches of one shuffle (Per-FedAvg), else as `train`.
+        """Return a tuple of `count` consecutive, disjoint mini-batches for each step, as Per-FedAvg takes them.
 
-        A group with too few rows for full batches is split evenly. A client with fewer than `count` samples reuses
-        them; for other clients a last group of fewer than `count` samples is dropped.
+        epochs, stream: as in `train`. A group with too few rows for full batches is split evenly. A client with fewer
+        than `count` samples reuses them; for other clients a last group of fewer than `count` samples is dropped.
         """
-        orders = [self._chunk.grouped(c, count, epochs, stream) for c in range(len(self._chunk))]
-        self._tally.samples += [sum(len(rows) for group in order for rows in group) for order in orders]
-        columns = [self._chunk.batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
+        plans = [self._chunk.grouped(c, count, epochs, stream) for c in range(len(self._chunk))]
+        self._tally.samples += [sum(len(rows) for group in plan for rows in group) for plan in plans]
+        columns = [
+            self._chunk.batches([[group[k] for group in plan] for plan in plans], f"{stream}/{k}") for k in range(count)
+        ]
 
         def part(*numbers: Any) -> Iterator[tuple[Batch, ...]]:
             return zip(*(column.part(*numbers) for column in columns), strict=True)
 
-        return Batches(list(map(len, orders)), part)
+        return Batches(list(map(len, plans)), part)
 
     def sample(self, share: float, stream: str, block: bool = False) -> Iterator[Batch]:
         """Return ceil(share * n) training rows, drawn once for a round and stream, in large batches for `cut`.
@@ -151,8 +153,8 @@ class ClientData:
         """
         chunk = self._chunk
         cut = chunk.batching.cut if drop else pieces
-        orders = [cut(chunk.order(c, stream, 0), chunk.batch) for c in range(len(chunk))]
-        return (batch if dropout else batch._replace(key=None) for batch in chunk.batches(orders, stream))
+        plans = [cut(chunk.order(c, stream, 0), chunk.batch) for c in range(len(chunk))]
+        return (batch if dropout else batch._replace(key=None) for batch in chunk.batches(plans, stream))
 
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """Return a split of the training data for a method, the same in every round: (rest, ceil(fraction * n) rows).

@@ -11,6 +11,11 @@ from pflsweep.ops.random import generator
 _LEAST = 1e-9
 
 
+def cohort_size(clients: int, participation: float) -> int:
+    """Return M = floor(N * participation), at least 1 (PGFed: 25 clients at 25% are 6)."""
+    return max(1, int(clients * participation + 1e-9))
+
+
 def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
     """Return the cohort of a round, [size] client numbers: the prescribed one if there is one, else a draw.
 

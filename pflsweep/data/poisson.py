@@ -7,20 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflsweep.data.chunk import NONE, Chunk, Tally
+from pflsweep.data.chunk import NO_ROWS, Chunk, Tally
 from pflsweep.methods.task import Batch, Private
 from pflsweep.ops import random
 from pflsweep.util.errors import UserError
-
-# Separates the noise of a step from its dropout.
-NOISE = 1 << 40
 
 
 class Poisson:
     """The training data of a chunk of clients under DP-SGD: a method sees private batches only.
 
     A batch has each of a client's n samples with probability rate = min(1, B / n), independently, and may be empty. An
-    epoch has ceil(n / B) batches, as in opacus' loader. Gradients are divided by the expected size, min(B, n). Held-out
+    epoch has ceil(n / B) batches, as in opacus' loader, or train.steps where that is set; train.shuffle and
+    train.last_batch have no effect. Gradients are divided by the expected size, min(B, n). Held-out
     data (FedFomo's validation data) are not trained on and stay as they are.
     """
 
@@ -34,9 +32,9 @@ class Poisson:
         So a method that reads the data twice spends its privacy budget twice.
         """
         stream = f"{stream}/poisson/{next(self._tally.passes)}"
-        orders = [self._sampled(c, epochs, stream) for c in range(len(self._chunk))]
-        self._tally.samples += [sum(map(len, order)) for order in orders]
-        return self._batches(orders, stream)
+        plans = [self._sampled(c, epochs, stream) for c in range(len(self._chunk))]
+        self._tally.samples += [sum(map(len, plan)) for plan in plans]
+        return self._batches(plans, stream)
 
     @property
     def sizes(self) -> Tensor:
@@ -54,29 +52,31 @@ class Poisson:
 
     def _sampled(self, c: int, epochs: int, stream: str) -> list[np.ndarray]:
         own, batch, steps = self._chunk.rows["train"][c], self._chunk.batch, self._chunk.batching.steps
-        orders = []
+        plans = []
         for epoch in range(epochs):
             generator = self._chunk.generator(c, stream, epoch)
             counts = generator.binomial(len(own), min(1, batch / max(1, len(own))), steps or -(-len(own) // batch))
-            orders += [generator.choice(own, count, replace=False, shuffle=False) for count in counts]
-        return orders
+            plans += [generator.choice(own, count, replace=False, shuffle=False) for count in counts]
+        return plans
 
-    def _batches(self, orders: list[list[np.ndarray]], stream: str) -> Iterator[Batch]:
+    def _batches(self, plans: list[list[np.ndarray]], stream: str) -> Iterator[Batch]:
         chunk, federation = self._chunk, self._chunk.federation
         n = torch.tensor([max(1, len(own)) for own in chunk.rows["train"]], dtype=torch.float64)
         size = n.clamp(max=chunk.batch)
-        steps = range(max(map(len, orders), default=0))
-        for step, key in zip(steps, chunk.keys(stream, steps, list(range(len(orders)))), strict=True):
-            rows = [order[step] if step < len(order) else NONE for order in orders]
+        steps = range(max(map(len, plans), default=0))
+        for step, key in zip(steps, chunk.keys(stream, steps, list(range(len(plans)))), strict=True):
+            rows = [plan[step] if step < len(plan) else NO_ROWS for plan in plans]
             if len(rows) == 1 and len(rows[0]):
                 (batch,) = chunk.of_one(rows, key[None])
                 live = torch.ones(1, dtype=torch.bool)
             else:
-                live = torch.tensor([step < len(order) for order in orders])
+                live = torch.tensor([step < len(plan) for plan in plans])
                 sizes = torch.tensor([len(own) for own in rows])
                 index = torch.from_numpy(chunk.block(rows))
                 batch = chunk.padded(*(each.to(federation.device) for each in (index, sizes, key, live)))
-            looks: list[None] = []
-            self._tally.private.append((live, size / n, looks))
+            gradients: list[None] = []
+            self._tally.private.append((live, size / n, gradients))
             expected = size.to(federation.device, federation.dtype)
-            yield batch._replace(private=Private(expected, random.fold(key, NOISE), self._clip, self._noise, looks))
+            yield batch._replace(
+                private=Private(expected, random.fold(key, random.DP_NOISE), self._clip, self._noise, gradients)
+            )

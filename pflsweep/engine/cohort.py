@@ -101,7 +101,7 @@ class ChunkResult(NamedTuple):
     spent: Spent | None = None
 
 
-class Chunks:
+class ChunkSize:
     """The number of clients that run at once, `size`. It is halved when the device has no memory for so many."""
 
     def __init__(self, size: int) -> None:
@@ -133,11 +133,11 @@ class Cohort:
 
     def __init__(
         self, verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn,
-        data_of: DataOf, labels: Tensor, chunks: Chunks, workers: Workers,
+        data_of: DataOf, class_counts: Tensor, chunks: ChunkSize, workers: Workers,
     ) -> None:  # fmt: skip
         self.verbs, self.server, self.clients, self.optimisers, self.turn = verbs, server, clients, optimisers, turn
         self.ids = turn.ids.cpu()  # on the CPU, where the clients' states and data are indexed
-        self.data_of, self.labels, self.chunks = data_of, labels.to(turn.share.device), chunks
+        self.data_of, self.class_counts, self.chunks = data_of, class_counts.to(turn.share.device), chunks
         self.workers = workers
         self.images = 0
         self._spent: dict[int, Spent] = {}  # by the first position of a chunk
@@ -219,7 +219,7 @@ class Cohort:
         turn = select(self.turn, cut)
         down = rows_of("`send` returned", self.verbs.send(self.server, turn), len(turn.ids))
         rows = self.clients.get(self.ids[cut])
-        return Given(down, rows, turn, self.labels[turn.ids])
+        return Given(down, rows, turn, self.class_counts[turn.ids])
 
     def _gather(self, kind: str, one: Callable[[slice], ChunkResult]) -> Any:
         """Return what all clients send, as one tree. kind: the name of this work for Workers.map."""
@@ -282,14 +282,13 @@ def _traffic(down: Any, up: Any) -> tuple[int, int, int, int]:
 
 def run_round(
     verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
-    labels: Tensor, chunks: Chunks, workers: Workers,
+    class_counts: Tensor, chunks: ChunkSize, workers: Workers,
 ) -> CohortResult:  # fmt: skip
     """Run one round and write the states of the cohort's clients.
 
-    optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. labels: [N, K] class
-    counts.
+    optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. class_counts: [N, K]
     """
-    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunks, workers)
+    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, class_counts, chunks, workers)
     up = cohort.train()
     return CohortResult(cohort.aggregate(up), cohort.traffic, cohort.images, cohort.spent, up)
 

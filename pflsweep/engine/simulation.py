@@ -14,9 +14,9 @@ from pflsweep.config.options import Metrics
 from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
-from pflsweep.data.participation import cohort
+from pflsweep.data.participation import cohort, cohort_size
 from pflsweep.engine.clients import Clients, OptimiserStates, constants
-from pflsweep.engine.cohort import Chunks, rows_of, run_round
+from pflsweep.engine.cohort import ChunkSize, rows_of, run_round
 from pflsweep.engine.communication import Traffic
 from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, on_same_rows, score, targets, without
 from pflsweep.engine.workers import Workers
@@ -37,7 +37,7 @@ class Schedule:
     rounds: int  # T
     participation: float  # share of the clients that is sampled in a round
     weights: str  # aggregation weights: "share" n_i / sum of the cohort's n, or "uniform"
-    epochs: int  # E; the method has it too, here it serves to estimate times
+    epochs: int  # E without train.steps, where a method's `epochs` is 1; here only for estimates of time
     batch: int  # samples in a batch of local training
     lr: float
     lr_decay: float  # lr of round t is lr * lr_decay ** (t - 1)
@@ -51,14 +51,11 @@ class Schedule:
     first_round: str = "cohort"  # clients that the first round trains: its "cohort", or "all"
     lr_of: str = "round"  # a client's learning rate: the "round"'s, or that of the round after its "last_turn"
 
-    def cohort(self, clients: int, at: int | None = None) -> int:
-        """Return M = floor(N * participation), at least 1 (PGFed: 25 clients at 25% are 6).
-
-        at: a round, from 1 on; the first may train all clients.
-        """
+    def cohort_size(self, clients: int, at: int | None = None) -> int:
+        """Return M, the number of clients in a round. at: the round, from 1 on; the first may train all clients."""
         if at == 1 and self.first_round == "all":
             return clients
-        return max(1, int(clients * self.participation + 1e-9))
+        return cohort_size(clients, self.participation)
 
     @property
     def own_rates(self) -> bool:
@@ -68,12 +65,17 @@ class Schedule:
     def batches(self, rows: int) -> int:
         """Return the number of batches in the turn of a client with so many training rows."""
         steps = self.batching.steps
-        return self.epochs * math.ceil(rows / self.batch) if steps is None else steps
+        return self.epochs * math.ceil(self._used(rows) / self.batch) if steps is None else steps
 
     def samples(self, rows: int) -> int:
-        """Return the number of samples in these batches."""
+        """Return the number of samples in the turn of a client with so many training rows."""
         steps = self.batching.steps
-        return self.epochs * rows if steps is None else steps * min(rows, self.batch)
+        return self.epochs * self._used(rows) if steps is None else steps * min(rows, self.batch)
+
+    def _used(self, rows: int) -> int:
+        """Return the number of rows in the batches of an epoch, as `Batching.cut` makes them."""
+        dropped = rows % self.batch if self.batching.last_batch == "drop" and rows > self.batch else 0
+        return rows - dropped
 
 
 class Privacy(NamedTuple):
@@ -125,7 +127,7 @@ class Simulation:
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
         self.spent = Spent(*(part.expand(federation.clients).clone() for part in _UNSPENT))  # [N] all rounds so far
         self.workers = Workers(schedule.workers)
-        self.chunks = Chunks(schedule.chunk)
+        self.chunks = ChunkSize(schedule.chunk)
         self.trained: Tensor | None = None  # [N, P] models after local training, with metrics.trained
         self.stale: Tensor | None = None  # [N, Q] personal models of the last turns, with metrics.personal=stale
         self._targets: dict[tuple[str, Metrics], Targets] = {}  # drawn once, since they are the same in every round
@@ -133,8 +135,8 @@ class Simulation:
 
     @property
     def cohort_size(self) -> int:
-        """M, the number of clients in a round."""
-        return self.schedule.cohort(self.federation.clients)
+        """M, the number of clients in a round; round 1 may have more (train.first_round)."""
+        return self.schedule.cohort_size(self.federation.clients)
 
     def run(self) -> Iterator[RoundResult]:
         """Run the rounds that are still to do, and yield the result of each."""
@@ -199,12 +201,13 @@ class Simulation:
     def next_turn(self, ids: Tensor) -> tuple[Given, ClientData]:
         """Return the inputs and the data of some clients in the next round, as if they were its cohort."""
         turn = self._turn(ids, self.round + 1)
-        labels = self.federation.labels.to(turn.ids.device)[turn.ids]
-        given = Given(self.verbs.send(self.server, turn), self.clients.get(ids), turn, labels)
+        class_counts = self.federation.class_counts.to(turn.ids.device)[turn.ids]
+        given = Given(self.verbs.send(self.server, turn), self.clients.get(ids), turn, class_counts)
         return given, self._data(ids, self.round + 1, "train")
 
     def evaluate(self, split: str | None = None) -> dict[str, Scores]:
-        """Return all clients' scores: by view those on the client's own rows, and by view_target those on others.
+        """Return all clients' scores by name: `personal` is a view on each client's own rows, `personal_all` that view
+        on another target's rows.
 
         Malicious clients and those that `metrics` leaves out have no samples in them. split: None: that of `metrics`.
         """
@@ -259,7 +262,7 @@ class Simulation:
     def _next(self) -> RoundResult:
         """Run the next round and evaluate it if it is due."""
         self.round += 1
-        size = self.schedule.cohort(self.federation.clients, self.round)
+        size = self.schedule.cohort_size(self.federation.clients, self.round)
         ids = cohort(self.federation, size, self.round, self.schedule.sampling)
         received = self.server
         turn = self._turn(ids)
@@ -268,7 +271,7 @@ class Simulation:
         began = perf_counter()
         done = run_round(
             self.verbs, self.server, self.clients, self.optimisers, turn,
-            lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.chunks,
+            lambda ids, round: self._data(ids, round, "train"), self.federation.class_counts, self.chunks,
             self.workers,
         )  # fmt: skip
         if self.federation.device.type == "cuda":
@@ -323,7 +326,7 @@ class Simulation:
             return None
         self.spent.steps[ids] += new.steps
         self.spent.turns[ids] += new.turns
-        for total, own in ((self.spent.rate, new.rate), (self.spent.looks, new.looks)):
+        for total, own in ((self.spent.rate, new.rate), (self.spent.gradients, new.gradients)):
             total[ids] = torch.maximum(total[ids], own)
         trained = self.spent.steps > 0
         return Privacy(self.verbs.epsilon(Spent(*(part[trained] for part in self.spent))), self.verbs.epsilon(new))

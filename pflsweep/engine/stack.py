@@ -94,7 +94,7 @@ class Stack:
         # Sorted by trial: the order in which threads arrive must not change numbers.
         asked, self._asked = sorted(self._asked, key=lambda fit: fit.number), []
         try:
-            for alike in _sorted(asked):
+            for alike in _joinable(asked):
                 self._train(alike)
         except BaseException as error:  # given to every trial, so that none continues with untrained work
             for fit in asked:
@@ -150,7 +150,7 @@ class StackMember(NamedTuple):
         simulation.verbs = verbs._replace(fit=fit)
 
 
-def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
+def _joinable(fits: list[_Fit]) -> list[list[_Fit]]:
     """Return fits in groups whose trees can be joined: trials may be in different rounds."""
     groups: list[tuple[Any, list[_Fit]]] = []
     for fit in fits:

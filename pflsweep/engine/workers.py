@@ -30,8 +30,9 @@ from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
 MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
-CROWDED = 1.25  # cores that all processes of a map get together below which one alone is as fast: others compute here
-BRIEF = 0.02  # seconds of work that say too little about the share of a core that a process gets
+# If all processes of a map get fewer cores than this together, other programs use the machine, and one is as fast
+CROWDED = 1.25
+BRIEF = 0.02  # maps shorter than this (seconds) do not update the measured share of a core
 ALONE = 20  # maps of one process after a crowded one, before workers are tried again
 _PR_SET_PDEATHSIG = 1  # constant of prctl.h: the signal that a process gets when its parent dies
 _NUMBER = 4  # bytes of a job's number in the pipe

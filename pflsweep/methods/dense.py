@@ -37,20 +37,20 @@ class Layer(NamedTuple):
 class DenseGradient:
     """The gradient of a batch's mean cross-entropy, for a model of linear layers and ReLU, without padding.
 
-    layers: bottom to top. below: for each block the number of layers under it. opened: blocks that begin with a ReLU,
-    which counts to the layer under it: the chain from such a block on is not what the block computes.
+    layers: bottom to top. below: for each block the number of layers under it. starts_with_relu: blocks that begin with
+    a ReLU. It belongs to the layer below, so that the layers from such a block on do not compute what the block does.
     """
 
     layers: tuple[Layer, ...]
     below: tuple[int, ...]
-    opened: frozenset[int] = frozenset()
+    starts_with_relu: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: nn.Sequential) -> "DenseGradient | None":
-        """Return the gradient of a model of blocks; None if it has other layers."""
+        """Return the gradient of a model; None if it has other layers than Linear, ReLU and a Flatten at its start."""
         found: list[Layer] = []
         below, size = [], 0
-        opened: set[int] = set()
+        starts_with_relu: set[int] = set()
         for number, block in enumerate(model):
             below.append(len(found))
             for module in _modules(block):
@@ -61,10 +61,10 @@ class DenseGradient:
                 elif type(module) is nn.ReLU and found:
                     found[-1] = found[-1]._replace(relu=True)
                     if len(found) == below[-1]:
-                        opened.add(number)
+                        starts_with_relu.add(number)
                 elif not (type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1) and not found):
                     return None
-        return cls(tuple(found), tuple(below), frozenset(opened))
+        return cls(tuple(found), tuple(below), frozenset(starts_with_relu))
 
     def parameters(self, w: Tensor, first: int = 0) -> Parameters:
         """Return the parameters of each layer as views of w, which has those from block `first` on."""
@@ -84,8 +84,8 @@ class DenseGradient:
     ) -> tuple[Tensor, Tensor]:
         """Return the mean cross-entropy, a scalar, and its gradient [len(part)], or of all parameters.
 
-        parameters: from block `first` on, which is not `opened`. x [B, ...]: what that block sees. y [B]: labels.
-        part: a slice of the whole model's w, made of whole parameters.
+        parameters: from block `first` on, which is none of `starts_with_relu`. x [B, ...]: what that block sees.
+        y [B]: labels. part: a slice of the whole model's w, made of whole parameters.
         """
         chain = self.layers[self.below[first] :]
         seen = _forward(chain, parameters, x)

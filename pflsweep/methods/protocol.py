@@ -105,13 +105,13 @@ class Setup(NamedTuple):
     """Facts that server and clients know before training. They are not counted as communication."""
 
     clients: int  # N
-    cohort: int  # M, clients in a round
+    cohort: int  # M, clients in a round; the first may have more
     rounds: int  # T
     classes: int  # K
     sizes: Tensor  # [N] training samples of each client
     key: Tensor  # [] int64 made from the seed, for ops.random: for a method's own draws, such as initial layers
     keys: Tensor  # [N] int64 made from seed and client: for draws for each client, which do not depend on their order
-    first: int = 0  # clients in the first round, where it trains more than the others; 0: as many
+    first: int = 0  # clients in round 1 (train.first_round); 0: as many as in the others
 
 
 class Turn(NamedTuple):
@@ -141,7 +141,7 @@ class Given(NamedTuple):
     down: Any  # the message from the server
     client: Any  # the client's state
     turn: Turn
-    labels: Tensor  # [C, K] class counts of the training data
+    class_counts: Tensor  # [C, K] training rows of each class
 
 
 class Empty(NamedTuple):
@@ -186,7 +186,8 @@ class Method:
     def passes(cls, epochs: int, **values: Any) -> float:
         """Return how many gradients a sample takes in training where FedAvg takes one.
 
-        values: the hyperparameters. A sweep's plan estimates its time by this number; cheap additions may be ignored.
+        values: the hyperparameters, and `clients` (N) and `cohort` (M). A sweep's plan estimates its time by this
+        number; cheap additions may be ignored.
         """
         return 1
 
@@ -206,8 +207,8 @@ class Method:
 def unexamined(cls: type, attribute: str) -> str:
     """Return why an inherited attribute may be wrong for a subclass; "" if the class sets it or changed no client verb.
 
-    attribute: the word, such as `own_lr`. It may not hold where a verb of the client is another than in the class that
-    says it.
+    attribute: its name, such as `own_lr`. Its value was judged for the client verbs of the class that says it, and may
+    be wrong where a subclass replaces one.
     """
     says = next(one for one in cls.__mro__ if attribute in vars(one))
     for one in cls.__mro__[: cls.__mro__.index(says)]:
@@ -247,7 +248,7 @@ class Spent(NamedTuple):
 
     steps: Tensor  # [C] int64 batches of which a noisy gradient was taken
     rate: Tensor  # [C] float64 largest probability with which a sample was in such a batch
-    looks: Tensor  # [C] int64 largest number of noisy gradients that were taken of one batch
+    gradients: Tensor  # [C] int64 largest number of noisy gradients that were taken of one batch
     turns: Tensor  # [C] int64 rounds with such batches
 
 

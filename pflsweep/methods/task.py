@@ -31,7 +31,7 @@ class Private(NamedTuple):
     key: Tensor  # [] int64 key of the noise
     clip: float  # C: largest norm of one sample's gradient
     noise: float  # sigma: the noise on the sum of gradients has the standard deviation sigma C
-    looks: list[None]  # one entry for each gradient; shared by the clients of a chunk, who take equally many
+    gradients: list[None]  # one entry for each gradient; shared by the clients of a chunk, who take equally many
 
 
 class Batch(NamedTuple):
@@ -148,7 +148,7 @@ class Task:
 
     @cached_property
     def norm(self) -> Tensor:
-        """Which parameters belong to normalisation layers: [P] bool."""
+        """Return a mask [P] of the parameters of normalisation layers."""
         marked = torch.zeros(self.size, dtype=torch.bool)
         for at, module in self.model.named_modules():
             if isinstance(module, NORM_LAYERS):
@@ -178,7 +178,10 @@ class Task:
         return self._forward(self._pieces(w, 0, last), x, 0, last) if last else x
 
     def upper(self, part: Tensor, a: Tensor, top: int) -> Tensor:
-        """Return the logits [B, K] of the `top` topmost blocks alone. part: theirs of w. a: activations below them."""
+        """Return the logits [B, K] of the `top` topmost blocks alone.
+
+        part: the parameters of these blocks. a: the activations below them.
+        """
         first = len(self.blocks) - top
         return self._forward(self._pieces(part, first, None), a, first, None)
 
@@ -221,7 +224,7 @@ class Task:
             return self._private(batch.private, w, batch, loss, part, top, features)
         first = 0 if top is None else len(self.blocks) - top
         plain = loss is cross_entropy and not features and self._is_plain(batch)
-        if self.dense is not None and plain and first not in self.dense.opened:
+        if self.dense is not None and plain and first not in self.dense.starts_with_relu:
             if part is not None:
                 self._names(part.start, part.stop)
             parameters_of = self.dense.parameters
@@ -339,9 +342,9 @@ class Task:
         scale = torch.where(counts, (how.clip / grads.norm(dim=1)).clamp(max=1), 0)
         total = scale @ grads
         if how.noise:
-            key = random.fold(how.key, len(how.looks))
+            key = random.fold(how.key, len(how.gradients))
             total = total + how.noise * how.clip * random.normal(key, total.shape).to(total.dtype)
-        how.looks.append(None)
+        how.gradients.append(None)
         return mean_over(losses, batch), total / how.size
 
     def _names(self, start: int, stop: int) -> list[str]:

@@ -34,8 +34,8 @@ _FOLD = _signed(0xD1B54A32D192ED03)
 # The multipliers of SplitMix64's finaliser.
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
-# Apart from the numbers that dropout, augmentation, DP noise and `normal` fold into a key.
-_OWN = 1 << 42
+# Numbers that separate the uses of a step's key; dropout takes small ones, the numbers of layers.
+DP_NOISE, CROPS, _METHOD = 1 << 40, 1 << 41, 1 << 42
 # For messages about a method that draws in a verb of the client.
 REMEDY = (
     "draw by a key, with `from pflsweep.ops import random`: `random.uniform(random.own(batch.key), shape)` in a step, "
@@ -56,7 +56,7 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 @contextmanager
-def first_model(seed: int, purpose: str) -> Iterator[None]:
+def seeded_for(seed: int, purpose: str) -> Iterator[None]:
     """Seed PyTorch's global CPU generator, which initialises models, by (seed, purpose), and restore it afterwards."""
     with seeded(int(generator(seed, purpose).integers(2**63))):
         yield
@@ -162,7 +162,7 @@ def own(key: Tensor, number: int | Tensor = 0) -> Tensor:
 
     Its draws are independent of those that the trainer makes with the same key, such as dropout's.
     """
-    return fold(fold(key, _OWN), number)
+    return fold(fold(key, _METHOD), number)
 
 
 def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:

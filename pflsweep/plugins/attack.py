@@ -12,7 +12,7 @@ from pflsweep.ops import random
 from pflsweep.util.errors import UserError
 
 FORGED = ("w", "delta", "g")  # fields of an upload that are forged: a model, or an update of one
-CHOICE, NOISE = 0xA77AC, 0xA1  # folded into a client's key, so that these draws differ from its others
+CHOICE, FORGERY = 0xA77AC, 0xA1  # folded into a client's key, so that these draws differ from its others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Attack(Plugin):
         for name in _vectors(type(up)):
             value = getattr(up, name)
             keys = random.fold(
-                random.fold(random.fold(given.turn.key[rows], given.turn.round), NOISE), FORGED.index(name)
+                random.fold(random.fold(given.turn.key[rows], given.turn.round), FORGERY), FORGED.index(name)
             )
             received = self._received(given)[rows] if name == "w" and self.needs_received else None
             new[name] = value.index_copy(0, rows, self.forged(value[rows], received, keys))

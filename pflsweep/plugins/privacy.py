@@ -80,7 +80,7 @@ class DpSgd(Plugin):
         clients = zip(*(part.tolist() for part in spent), strict=True)
         return torch.tensor([self._of_one(*numbers) for numbers in clients], dtype=torch.float64)
 
-    def _of_one(self, steps: int, rate: float, looks: int, turns: int) -> float:
+    def _of_one(self, steps: int, rate: float, gradients: int, turns: int) -> float:
         """Return the epsilon of one client. The arguments are the fields of Spent."""
         if not steps:
             return 0.0
@@ -88,7 +88,7 @@ class DpSgd(Plugin):
             return float("inf")
         if self.read_after is not None:  # a client takes equally many steps in each of its rounds
             steps = max(1, round(steps / turns * min(turns, self.read_after)))
-        return self.converted(steps, rate, self.sigma / looks**0.5)
+        return self.converted(steps, rate, self.sigma / gradients**0.5)
 
     def converted(self, steps: int, rate: float, noise: float) -> float:
         """Return the epsilon of some steps. rate: sampling rate. noise: noise multiplier of a step."""

@@ -19,6 +19,7 @@ from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.keys import under
 from pflsweep.config.options import Train
 from pflsweep.data.datasets import emnist
+from pflsweep.data.participation import cohort_size
 from pflsweep.records.readers import read_config
 from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model, dp_sgd
@@ -91,7 +92,7 @@ def images_a_round(config: Config) -> int:
     train, size = config.train, partition_size(config)
     cohort = train.participation
     if size.clients and size.training_clients is not None:
-        cohort = max(1, int(size.training_clients * train.participation + 1e-9)) / size.clients
+        cohort = cohort_size(size.training_clients, train.participation) / size.clients
     # With train.steps each client takes the same number of batches, however many rows it has
     if train.steps is not None:
         everybody = size.clients or dataset_size(config).owners or 1
@@ -211,9 +212,10 @@ def gradients_of_trial(config: Config) -> float:
 
 def passes(config: Config) -> float:
     """Return how many gradients the method computes where FedAvg computes one, as the method states."""
-    method = config.node("algorithm")
-    epochs = config.train.epochs if config.train.steps is None else 1
-    return float(method.load().passes(epochs, **method.options))
+    method, train, size = config.node("algorithm"), config.train, partition_size(config)
+    clients = size.training_clients or dataset_size(config).owners or 1
+    epochs, cohort = train.epochs if train.steps is None else 1, cohort_size(clients, train.participation)
+    return float(method.load().passes(epochs, clients=clients, cohort=cohort, **method.options))
 
 
 def seconds(configs: Iterable[Config], rate: float) -> float:

@@ -73,7 +73,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     verbs = Verbs.of(method, *plugins.values())
     schedule = schedule_of(train, federation, task.size)
     if prescribed is not None:
-        sizes = [schedule.cohort(federation.clients, at) for at in range(1, schedule.rounds + 1)]
+        sizes = [schedule.cohort_size(federation.clients, at) for at in range(1, schedule.rounds + 1)]
         prescribed.require_fit(federation, sizes, schedule.sampling)
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
     study = config.node("study").construct(looks_at) if config.chooses("study") else None
@@ -205,7 +205,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
     check_size(config, shape, classes)
     try:
-        with random.first_model(config.seed, "model"):
+        with random.seeded_for(config.seed, "model"):
             model = config.node("model").call(shape, classes)
         outputs = head_of(model).out_features
     except MalformedError as error:
@@ -261,7 +261,7 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
     from pflsweep.ops import memory, random
 
     try:
-        with random.first_model(config.seed, "model"), torch.device("meta"):
+        with random.seeded_for(config.seed, "model"), torch.device("meta"):
             model = config.node("model").call(shape, classes)
         count = sum(math.prod(weight.shape) for weight in model.parameters())
     except UserError:

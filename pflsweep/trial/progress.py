@@ -120,10 +120,11 @@ def announce(name: str, simulation: Simulation, private: tuple[float, float] | N
 
 
 def _passes(simulation: Simulation) -> float:
-    """Return how many epochs' worth of gradients the method computes in a turn."""
+    """Return how many gradients a sample takes where FedAvg takes one."""
     method = simulation.verbs.method
     assert method is not None, "a trial has one"
-    return method.passes(method.epochs, **{name: getattr(method, name) for name in hyperparameters(type(method))})
+    values = {name: getattr(method, name) for name in hyperparameters(type(method))}
+    return method.passes(method.epochs, clients=simulation.federation.clients, cohort=simulation.cohort_size, **values)
 
 
 def _seconds_a_step(simulation: Simulation, private: tuple[float, float] | None) -> float:

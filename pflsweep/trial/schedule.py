@@ -24,7 +24,7 @@ def schedule_of(train: Train, federation: Any, size: int) -> Any:
     names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers", "batching")]
     batching = Batching(train.shuffle, train.last_batch, train.steps)
     schedule = Schedule(**{name: getattr(train, name) for name in names}, chunk=chunk, batching=batching)
-    cohort = schedule.cohort(federation.clients)
+    cohort = schedule.cohort_size(federation.clients)
     samples = sum(map(schedule.samples, federation.sizes.tolist()))
     _check_end(train, cohort / federation.clients * samples)
     return replace(schedule, workers=_workers(train, federation.device, cohort, size))

@@ -186,7 +186,7 @@ def opened(run: Run, ids: list[int]) -> Opened:
     """Return clients at the start of one more round of a finished run, as one chunk."""
     simulation, chosen = run.simulation, torch.tensor(ids)
     turn = simulation._turn(chosen)
-    down, labels = run.method.send(simulation.server, turn), simulation.federation.labels[chosen]
+    down, labels = run.method.send(simulation.server, turn), simulation.federation.class_counts[chosen]
     given = Given(down, select(run.clients, chosen), turn, labels)
     data = simulation._data(chosen, simulation.round, "train")
     return Opened(given, data, own_copy(run.method.start(given, data)))

@@ -44,7 +44,7 @@ def test_finds_two_planted_groups_of_real_digits(split):
         f"algorithm.split={split} dataset=digits model=mlp partition=pathological partition.clients=6 "
         "partition.classes_per_client=5 train.participation=1 train.rounds=4 train.lr=0.1 tracking=none"
     )
-    labels = sim.federation.labels > 0
+    labels = sim.federation.class_counts > 0
     assert (labels == labels[[0, 0, 0, 3, 3, 3]]).all()
     assert not (labels[0] & labels[3]).any()
     list(sim.run())

@@ -20,7 +20,7 @@ def start(models, before, trained, hyper=HYPER):
     from pflsweep.methods.protocol import Given
 
     ids = torch.arange(len(models))[None]
-    given = Given(Down(models[None], ids), Client(before[None], trained[None]), given, FEDERATION.labels[[3]])
+    given = Given(Down(models[None], ids), Client(before[None], trained[None]), given, FEDERATION.class_counts[[3]])
     return method.start(given, ClientData.of(FEDERATION, [3], 2, batch=4, large=16))
 
 

@@ -34,7 +34,7 @@ def start(models, own, last=1):
     down = Down(everyone.mean(0)[None], without[None], torch.arange(len(models))[None], count)
     turn = simulate(FedFomoMA, HYPER, rounds=1).simulation._turn(torch.tensor([3]))._replace(last=torch.tensor([last]))
     client = Client(W0[None], (W0 if own is None else own)[None])
-    return make(FedFomoMA, HYPER).start(Given(down, client, turn, FEDERATION.labels[[3]]), data())
+    return make(FedFomoMA, HYPER).start(Given(down, client, turn, FEDERATION.class_counts[[3]]), data())
 
 
 def loss(w):

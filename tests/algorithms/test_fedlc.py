@@ -17,7 +17,7 @@ def test_a_missing_class_is_not_pushed_down(chunk):
     head = TASK.head.stop - 3  # the bias of class 0
     for method, hyper, moves in ((FedLC, ONE, False), (FedAvg, {}, True)):
         run = simulate(method, hyper, rounds=1, participation=1.0, chunk=chunk)
-        assert run.simulation.federation.labels[0, 2] == 0
+        assert run.simulation.federation.class_counts[0, 2] == 0
         given, data, work = opened(run, [0])
         trained = run.method.fit(given, data, work).w
         assert bool((trained[0, head + 2] - given.down.w[0, head + 2]).abs() > 1e-12) == moves

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pflsweep.algorithms import fedpg
-from pflsweep.algorithms.fedpg import FedPG, Known, Losses, Personal, Server, Trial, Up, gram, unfairness
+from pflsweep.algorithms.fedpg import FedPG, Known, Losses, Personal, Server, TriedStep, Up, gram, unfairness
 from pflsweep.engine.communication import Traffic
 from pflsweep.methods import qp, stock
 from pflsweep.ops.vmap import select
@@ -319,7 +319,7 @@ def searched(means, *, s=1, beta=1e-4, sigma=0.5, longest=1.0, lr=0.5, losses=(1
     question, tried = next(talk), []
     for new in means:
         tried.append(float(question.eta[0]))
-        assert isinstance(question, Trial) == (len(tried) == 1)
+        assert isinstance(question, TriedStep) == (len(tried) == 1)
         try:
             question = talk.send(Losses(vector(*new)))
         except StopIteration as end:

@@ -46,7 +46,7 @@ def test_a_class_that_the_cohort_lacks_keeps_its_prototype():
     given, data, work = opened(run, [2])  # with a single sample
     up, _ = run.method.finish(given, data, work)
     after = run.method.aggregate(run.server, up, given.turn)
-    here = given.labels[0] > 0
+    here = given.class_counts[0] > 0
     assert here.sum() == 1
     assert torch.equal(after.prototypes[~here], run.server.prototypes[~here])
     close(after.prototypes[here], up.prototypes[0, here])

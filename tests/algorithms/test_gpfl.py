@@ -62,7 +62,7 @@ def loss_of(w, received, share, x, y):
 
 def written_out(body, guide, count=3):
     heads = [W0[HEAD]] * EVERYBODY
-    shares = FEDERATION.labels.double() / FEDERATION.labels.sum(1, keepdim=True)
+    shares = FEDERATION.class_counts.double() / FEDERATION.class_counts.sum(1, keepdim=True)
     for round in range(1, count + 1):
         uploads = []
         for i in range(EVERYBODY):

@@ -48,8 +48,28 @@ def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: 
     if "models" in values:
         values["models"] = min(values["models"], 6)
     found = gradients(monkeypatch, method, values, epochs) / gradients(monkeypatch, fedavg, {}, epochs)
-    # A public data set or a further head
-    assert found == pytest.approx(method.passes(epochs, **values), rel=0.4)
+    # A further head
+    assert found == pytest.approx(method.passes(epochs, clients=6, cohort=6, **values), rel=0.4)
+
+
+def test_the_hessian_free_step_takes_four_gradients_of_three_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = read_option(conf_dir() / "algorithm" / "perfedavg.yaml") | {"form": "hf"}
+    method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
+    found = gradients(monkeypatch, method, values, 3) / gradients(monkeypatch, fedavg, {}, 3)
+    assert found == pytest.approx(method.passes(3, **values), rel=0.1) == pytest.approx(4 / 3, rel=0.1)
+
+
+def test_a_public_set_is_counted_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all rows are public: to six clients they are three times their own."""
+    data, fedavg = (method_at(f"pflsweep.algorithms.{name}") for name in ("fedavg_data.FedAvgData", "fedavg.FedAvg"))
+    found = gradients(monkeypatch, data, {"share": 0.5}, 2) / gradients(monkeypatch, fedavg, {}, 2)
+    assert found == pytest.approx(data.passes(2, clients=6, cohort=6, share=0.5), rel=0.1) == pytest.approx(3.5)
+
+
+def test_one_of_as_many_rounds_as_clients_trains() -> None:
+    method = method_at("pflsweep.algorithms.as_run.pfedplat_fedfomo.PfedplatFedFomo")
+    assert method.passes(1, clients=100, cohort=10, every=None) == 0.1
+    assert method.passes(1, clients=100, cohort=10, every=4) == 0.25
 
 
 def test_ten_epochs_on_the_head_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "of PyTorch (or seeds it) while a client trains"),
     (broken.DrawsOnTheServer, p.numbers_follow_the_seed, "of PyTorch (or seeds it) in `aggregate`"),
     (broken.DrawsLate, p.numbers_follow_the_seed, "training has drawn from a global generator"),
-    (broken.KnowsClientZero, p.labels_do_not_matter, "relabelled clients"),
+    (broken.KnowsClientZero, p.client_numbers_do_not_matter, "relabelled clients"),
     (
         broken.MakesItOnTheCpu,
         p.another_device_changes_nothing,

@@ -251,6 +251,7 @@ def test_a_table(tmp_path):
         (",a,b\n0,1,2\n1,3,4\n", {"label": "b"}, "column 1 has no name in the header.* to_csv is given index=False"),
         ("1,1,0\n3,4,1\n", {"label": "0"}, "two columns '1'.* If its first line is not a header, give it one"),
         ("kind,site\na,1\nb,2\n", {"label": "kind", "client": "site"}, "no column beside 'kind' and 'site'"),
+        ("a,y\n1,0\n2,1\n", {"label": "y", "drop": ["a"]}, "no column beside 'y' and those of dataset.drop"),
         (
             "age,name,home town,y\n1,ann,ulm,0\n2,bob,bonn,1\n",
             {"label": "y"},

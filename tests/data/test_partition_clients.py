@@ -34,7 +34,7 @@ def test_targets_change_hands_and_training_rows_do_not():
     assert other.targets != own.targets == list(range(CLIENTS))
     assert same(other.rows["train"], own.rows["train"])
     assert same(other.rows["test"], [own.rows["test"][j] for j in other.targets])
-    assert torch.equal(other.labels, own.labels)
+    assert torch.equal(other.class_counts, own.class_counts)
 
 
 def test_validation_rows_go_with_the_test_rows():
@@ -86,7 +86,7 @@ def test_new_clients_are_apart_and_keep_their_rows_and_keys():
         for split in whole.rows:
             assert same(part.rows[split], [whole.rows[split][i] for i in places])
         assert torch.equal(part.sizes, whole.sizes[places])
-        assert torch.equal(part.labels, whole.labels[places])
+        assert torch.equal(part.class_counts, whole.class_counts[places])
         assert torch.equal(part.draw_keys, whole.draw_keys[places])
 
 

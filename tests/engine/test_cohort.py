@@ -14,7 +14,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedbabu import FedBABU
 from pflsweep.commands.check import case_of
 from pflsweep.conformance.case import advance, assert_same, known, models
-from pflsweep.engine.cohort import Chunks, Gathered
+from pflsweep.engine.cohort import ChunkSize, Gathered
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Turn, Verbs
@@ -87,7 +87,7 @@ def test_one_client_that_does_not_fit_into_memory_ends_the_trial() -> None:
         raise torch.OutOfMemoryError
 
     with pytest.raises(torch.OutOfMemoryError):
-        list(Chunks(4).over(5, full))
+        list(ChunkSize(4).over(5, full))
 
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -200,7 +200,7 @@ def test_what_another_thread_draws_is_no_fault_of_the_method() -> None:
 
     def other() -> None:
         pythons.random()
-        with random.first_model(0, "model"):
+        with random.seeded_for(0, "model"):
             torch.rand(3)
             began.set()
             trained.wait()

@@ -14,6 +14,7 @@ from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.algorithms.splitgp import SplitGP
 from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, unpacked
+from pflsweep.data.batching import Batching
 from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
@@ -28,6 +29,16 @@ def case(cls: type[Method] = FedAvg, hyper: dict[str, Any] | None = None) -> Cas
 def cohorts(cls: type[Method] = FedAvg, seed: int = 0, **schedule: Any) -> list[list[int]]:
     sim = case(cls).simulation(where={"seed": seed}, **schedule)
     return [result.ids.tolist() for result in islice(sim.run(), 5)]
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop"])
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 8, 9])
+def test_estimates_count_the_batches_that_local_epochs_are_cut_into(rows: int, last_batch: str) -> None:
+    batching = Batching(last_batch=last_batch)
+    schedule = replace(case().simulation(epochs=3).schedule, batch=4, batching=batching)
+    cut = batching.cut(np.arange(rows), 4)
+    assert schedule.batches(rows) == 3 * len(cut)
+    assert schedule.samples(rows) == 3 * sum(map(len, cut))
 
 
 @pytest.mark.parametrize(

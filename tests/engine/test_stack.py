@@ -250,7 +250,7 @@ def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyP
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError("in between")
 
-    monkeypatch.setattr(stacking, "_sorted", fails)
+    monkeypatch.setattr(stacking, "_joinable", fails)
     ended, _ = run_stack([partial(seen, prox(mu).simulation()) for mu in (0.1, 0.2)])
     assert [type(each) for each in ended] == [ZeroDivisionError] * 2
     assert "in between" in ended[0].__notes__[0], "with its traceback"

@@ -147,7 +147,7 @@ def test_a_model_that_another_thread_builds_meanwhile_is_no_draw_of_this_one() -
     begun, over = threading.Event(), threading.Event()
 
     def build() -> None:
-        with random.first_model(0, "model"):
+        with random.seeded_for(0, "model"):
             begun.set()
             over.wait(10)
 

@@ -148,7 +148,7 @@ def test_noise_has_the_promised_size_and_every_gradient_its_own() -> None:
     batch = private(a_batch(), 0.5, noise=3.0)
     many = torch.stack([TASK.grad(W0, batch) for _ in range(200)])
     noise = (4 * many - clipped(a_batch(), 0.5)) / (3.0 * 0.5)
-    assert len(batch.private.looks) == 200
+    assert len(batch.private.gradients) == 200
     assert abs(noise.mean()) < 5 / noise.numel() ** 0.5
     assert abs(noise.square().mean() - 1) < 5 * (2 / noise.numel()) ** 0.5
     again = TASK.grad(W0, private(a_batch(), 0.5, noise=3.0))
@@ -313,8 +313,8 @@ def test_steps_and_rates_are_those_of_the_training() -> None:
 # Epsilon
 
 
-def spent(steps: int, rate: float, looks: int = 1, turns: int = 1) -> Spent:
-    whole = (torch.tensor([number]) for number in (steps, looks, turns))
+def spent(steps: int, rate: float, gradients: int = 1, turns: int = 1) -> Spent:
+    whole = (torch.tensor([number]) for number in (steps, gradients, turns))
     return Spent(next(whole), torch.tensor([rate], dtype=torch.float64), *whole)
 
 

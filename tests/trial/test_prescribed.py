@@ -46,7 +46,7 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result,
         result = pflsweep.run(words)
     parts = build(compose(words))
     federation: Federation = parts.federation
-    size = parts.schedule.cohort(federation.clients)
+    size = parts.schedule.cohort_size(federation.clients)
     cohorts = [cohort(federation, size, at, parts.schedule.sampling) for at in range(1, ROUNDS + 1)]
     return result, {"partition": dict(federation.rows), "cohorts": cohorts, "batches": batches}
 

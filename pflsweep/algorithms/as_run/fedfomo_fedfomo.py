@@ -196,7 +196,7 @@ class FedFomoFedFomo(AsRunFomo):
     def send(self, server: Server, turn: Turn) -> Down:
         ids = self.choose(server, turn)
         means = torch.where(server.there, len(server.p) + torch.arange(len(server.there), device=ids.device), -1)
-        models = torch.cat([server.models[ids.clamp(min=0)], server.means.expand(len(ids), *server.means.shape)], 1)
+        models = torch.cat([server.models[ids.clamp(min=0)], stock.for_each(server.means, turn)], 1)
         return Down(models, torch.cat([ids, means.expand(len(ids), -1)], 1))
 
     def mixed(self, down: Down, client: Client, data: Any) -> tuple[Tensor, Tensor]:

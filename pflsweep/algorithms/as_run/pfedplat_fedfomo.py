@@ -68,6 +68,11 @@ class PfedplatFedFomo(Method):
 
     every: int | None = hyper("rounds of which one takes place; null: as many as there are clients in a cohort", low=1)
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        """Clients train in one of `every` rounds."""
+        return 1 / (values["every"] or values["cohort"])
+
     init_client = stock.stateless_client
     start = stock.start_from_down
     step = stock.sgd_step
@@ -97,7 +102,7 @@ class PfedplatFedFomo(Method):
         if (turn.round - 1) % (self.every or cohort):
             return server
         models = server.models[turn.ids]
-        replies = yield Question(stock.to_all(server.w, turn), models.expand(cohort, *models.shape))
+        replies = yield Question(stock.to_all(server.w, turn), stock.for_each(models, turn))
         return Server(models.mean(0), server.models.index_copy(0, turn.ids, replies.w))
 
     def answer(self, given: Given, data: Any, question: Question) -> Reply:

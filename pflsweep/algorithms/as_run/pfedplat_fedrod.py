@@ -54,7 +54,7 @@ class PfedplatFedRoD(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        g = self.task.grad(work.w, batch, balanced_softmax(given.labels, work.w.dtype))
+        g = self.task.grad(work.w, batch, balanced_softmax(given.class_counts, work.w.dtype))
         w, opt = self.opt.update(work.w, work.opt, g, given.turn.lr)
         # The generic logits plus W_S z + b_p are those of one model whose last layer is the sum of both
         bias, head = stock.last_bias(self), self.task.head

@@ -30,7 +30,7 @@ class PfllibFedFomo(FedFomo):
 
     paper = "Zhang et al., ICLR 2021, as FedALA's authors run it"
     dp_incompatible_reason = ""  # apart from the gains, as FedFomo
-    own_travels: ClassVar[bool] = True
+    sends_own_model: ClassVar[bool] = True
 
     def start(self, given: Given, data: Any) -> Work:
         down, client = given.down, given.client

@@ -34,7 +34,7 @@ class PgfedFedRoD(FedRoD):
         return Client(super().init_client(w, setup).head, w.new_zeros(setup.classes))
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
-        return stock.local_epochs(self, given._replace(labels=self.counts(given, data)), data, work)
+        return stock.local_epochs(self, given._replace(class_counts=self.counts(given, data)), data, work)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, Client]:  # type: ignore[override]
         return stock.Up(work.w), Client(work.head, self.counts(given, data))

@@ -68,8 +68,9 @@ def load(
             raise UserError(f"dataset.drop has '{column}', which {why}.{guess} Its columns are {', '.join(columns)}.")
     features = [column for column in columns if column not in (label, client, *dropped)]
     if not features:
+        beside = " and ".join([f"'{column}'" for column in (label, client) if column is not None])
         also = " and those of dataset.drop" if dropped else ""
-        raise UserError(f"{file} has no column beside '{label}' and '{client}'{also}: at least one feature is needed.")
+        raise UserError(f"{file} has no column beside {beside}{also}: at least one feature is needed.")
     x = _numbers(file, table[features])
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)

@@ -1,4 +1,7 @@
-"""Training and test rows are apart: no test row is trained on, nor a row that overlaps with it."""
+"""Refuse a partition in which a client trains on its own test rows or on text that overlaps with test rows.
+
+Other rows that are both trained and tested on are a warning.
+"""
 
 import logging
 

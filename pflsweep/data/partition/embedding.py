@@ -105,7 +105,7 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
     from sklearn.decomposition import PCA
 
     seed = training["seed"]
-    with random.first_model(seed, "embedder"):
+    with random.seeded_for(seed, "embedder"):
         model = _built(build, dataset)
     width, rows = hidden_layer(model).out_features, len(dataset.y)
     limit = min(width, rows)

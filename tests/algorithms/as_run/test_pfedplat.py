@@ -150,7 +150,7 @@ def test_fedrod_adds_a_private_bias_to_the_received_head(chunk: int) -> None:
 
     def turn(client: int, round: int, received: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         w, sent, private = named(received), named(received), named(own)[BIAS]
-        prior = FEDERATION.labels[client].double() / FEDERATION.labels[client].sum()
+        prior = FEDERATION.class_counts[client].double() / FEDERATION.class_counts[client].sum()
         log_prior = prior.clamp(min=torch.finfo(torch.float64).tiny).log()
         for x, y in batches(client, round, 2):
             w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x) + log_prior, y), NAMES)
