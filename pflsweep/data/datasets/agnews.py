@@ -19,7 +19,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets import text
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_file, problem, unavailable
+from pflsweep.data.datasets.files import download_file, require_files
 from pflsweep.data.datasets.pack import Content, content, pack
 
 FOLDER = "ag_news_csv"
@@ -48,15 +48,15 @@ def load(root: Path, download: bool, name: str, length: int, vocabulary: int) ->
 
 def _read(root: Path, name: str, download: bool, length: int, vocabulary: int) -> Content:
     folder = root / FOLDER
-    problems = {file: problem(folder / file, md5, "the original") for file, md5 in SOURCES[name]}
-    if download and not BY_HAND[name]:
-        for file, md5 in SOURCES[name]:
-            if problems[file]:
-                download_file(name, folder / file, f"{URL}/{file}", md5)
-        problems = {file: problem(folder / file, md5, "the original") for file, md5 in SOURCES[name]}
-    if any(problems.values()):
-        raise unavailable(name, folder, problems, BY_HAND[name])
-    splits = [list(_lines((folder / file).read_text("utf-8"))) for file, _ in SOURCES[name]]
+    md5s = dict(SOURCES[name])
+
+    def fetch(wrong: list[str]) -> None:
+        for file in wrong:
+            download_file(name, folder / file, f"{URL}/{file}", md5s[file])
+
+    by_hand = BY_HAND[name]
+    require_files(name, folder, md5s, fetch if download and not by_hand else None, by_hand)
+    splits = [list(_lines((folder / file).read_text("utf-8"))) for file in md5s]
     texts = [text.tokens(line) for split in splits for _, line in split]
     x = text.encode(texts, text.vocabulary(texts, vocabulary), length)
     return content(x, np.array([label for split in splits for label, _ in split]), len(splits[0]))

@@ -81,6 +81,31 @@ def unavailable(name: str, folder: Path, problems: Mapping[str, str | None], by_
     )
 
 
+def require_files(
+    name: str,
+    folder: Path,
+    md5s: Mapping[str, str],
+    fetch: Callable[[list[str]], None] | None = None,
+    by_hand: str = "",
+    version: str = "the original",
+) -> None:
+    """Raise UserError unless the files of a folder, by name, have these MD5s.
+
+    fetch: downloads the named files, which are missing or damaged; None: nothing is downloaded. by_hand: as for
+    `unavailable`. version: what has these MD5s, for the message.
+    """
+
+    def checked() -> dict[str, str | None]:
+        return {file: problem(folder / file, md5, version) for file, md5 in md5s.items()}
+
+    problems = checked()
+    if fetch is not None and any(problems.values()):
+        fetch([file for file, why in problems.items() if why])
+        problems = checked()
+    if any(problems.values()):
+        raise unavailable(name, folder, problems, by_hand)
+
+
 def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
     """Run `fetch`, which writes below `folder`. Raises UserError on an error of the network or the disk."""
     try:

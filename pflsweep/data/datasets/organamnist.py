@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pflsweep.data.dataset import Dataset
-from pflsweep.data.datasets.files import download_file, problem, unavailable
+from pflsweep.data.datasets.files import download_file, require_files
 from pflsweep.data.datasets.pack import joined, pack
 
 FILE = "organamnist.npz"
@@ -28,11 +28,11 @@ def load(
     newer file.
     """
     path = root / FILE
-    if download and problem(path, MD5, VERSION):
+
+    def fetch(_: list[str]) -> None:
         download_file(name, path, URL, MD5)
-    bad = problem(path, MD5, VERSION)
-    if bad:
-        raise unavailable(name, root, {FILE: bad})
+
+    require_files(name, root, {FILE: MD5}, fetch if download else None, version=VERSION)
     with np.load(path, allow_pickle=False) as arrays:
         train, val, test = (
             (arrays[f"{split}_images"][:, None], arrays[f"{split}_labels"].ravel())

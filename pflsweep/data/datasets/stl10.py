@@ -11,7 +11,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_archive, problem, unavailable
+from pflsweep.data.datasets.files import download_archive, require_files
 from pflsweep.data.datasets.pack import Content, joined, pack
 from pflsweep.ops.torchvision_compat import torchvision
 
@@ -33,12 +33,11 @@ def load(
 def _read(name: str, folder: Path, download: bool) -> Content:
     official = torchvision().datasets.STL10
     md5s = {file: md5 for file, md5 in (*official.train_list, *official.test_list) if "unlabeled" not in file}
-    problems = {file: problem(folder / file, md5, "the original") for file, md5 in md5s.items()}
-    if download and any(problems.values()):
+
+    def fetch(_: list[str]) -> None:
         download_archive(name, folder.parent, official.url, official.filename, official.tgz_md5)
-        problems = {file: problem(folder / file, md5, "the original") for file, md5 in md5s.items()}
-    if any(problems.values()):
-        raise unavailable(name, folder, problems)
+
+    require_files(name, folder, md5s, fetch if download else None)
     train, test = ((_images(folder / f"{part}_X.bin"), _labels(folder / f"{part}_y.bin")) for part in ("train", "test"))
     return joined(train, test)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_file, problem, unavailable
+from pflsweep.data.datasets.files import download_file, require_files
 from pflsweep.data.datasets.pack import Content, joined, pack
 from pflsweep.ops.torchvision_compat import torchvision
 
@@ -32,14 +32,13 @@ def load(
 
 def _read(name: str, folder: Path, download: bool) -> Content:
     official = torchvision().datasets.SVHN
-    sources = [official.split_list[split] for split in ("train", "test")]
-    problems = {}
-    for url, file, md5 in sources:
-        if download and problem(folder / file, md5, "the original"):
-            download_file(name, folder / file, url, md5)
-        problems[file] = problem(folder / file, md5, "the original")
-    if any(problems.values()):
-        raise unavailable(name, folder, problems)
+    sources = {file: (url, md5) for url, file, md5 in map(official.split_list.get, ("train", "test"))}
+
+    def fetch(wrong: list[str]) -> None:
+        for file in wrong:
+            download_file(name, folder / file, *sources[file])
+
+    require_files(name, folder, {file: md5 for file, (_, md5) in sources.items()}, fetch if download else None)
     splits = [official(str(folder), split=split) for split in ("train", "test")]
     train, test = ((np.ascontiguousarray(split.data), split.labels) for split in splits)
     return joined(train, test)
