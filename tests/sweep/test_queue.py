@@ -469,7 +469,7 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     here.refresh()
     assert there.sweep.finished
     assert here.sweep.finished
-    (study,) = [s for name, s in here._studies.items() if name.startswith("final")]
+    (study,) = [s for name, s in here.database._studies.items() if name.startswith("final")]
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
 
