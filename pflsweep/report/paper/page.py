@@ -39,6 +39,7 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
     """
     cells = [cell for each in reproduction.readings.values() for cell in each.cells.values()]
     printed = {line.std_over for line in reproduction.layout.printed if line.std_over}
+    one_partition = [name for name, table in reproduction.readings.items() if _has_one_partition(table)]
     why, discussion = verdict.split_why(discussion)
     return template.render(
         "paper.md",
@@ -52,6 +53,8 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         printed_over=sorted(re.sub(r"(\d+)", r" (\1)", over).replace("_", " ") for over in printed),
         absent={cell.why_empty for cell in cells if not cell.has_number},
         own_rows=reproduction.first.own_rows,
+        one_partition=one_partition,
+        all_of_one_partition=len(one_partition) == len(reproduction.readings),
         needs=any(_needs(cell) for cell in cells),
         readings=[_sections(reproduction, name, links) for name in reproduction.readings],
         discussion=discussion,
@@ -67,6 +70,11 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         without=any(ruling.without for ruled in reproduction.ruled.values() for _, ruling in ruled),
         notes=[published.notes()[note] for note in reproduction.layout.notes],
     )
+
+
+def _has_one_partition(table: Comparison) -> bool:
+    """Return whether the partition of a table's trials does not follow their seeds."""
+    return bool(table.trials) and all(trial.config.get("partition.seed") is not None for trial in table.trials)
 
 
 def _emds(reproduction: Reproduction, table: Comparison) -> list[str]:

@@ -22,6 +22,7 @@ from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
 from pflsweep.report.paper import against_print, build, deviations, export, layout, page, published, verdict
+from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
 from pflsweep.report.paper.store import CellTrials, TrialReader
@@ -219,6 +220,23 @@ def test_a_single_difference_and_a_record_without_a_commit_are_said_as_such(
     assert "commit: unknown" in page.origin(of.first, Links())
     monkeypatch.setattr(deviations, "lines", lambda _: ["rounds: stated 300, here 3"])
     assert verdict.explanation(of, "").endswith("our runs differ from the paper's in 1 respect, listed below")
+
+
+@pytest.mark.parametrize(
+    ("seed", "said"),
+    [
+        ({}, "each with a partition, a first model and cohorts of its own; the paper's"),
+        ({"partition__seed": 1}, "each with a first model and cohorts of its own; the partition is the same for all;"),
+    ],
+)
+def test_a_std_is_said_to_be_over_partitions_where_they_follow_the_seed(
+    seed: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    sweep.add(C25, "local", {0: [4] * 4, 1: [5] * 4}, **seed)
+    sweep.write()
+    of = reproduction("pgfed/table1", Stores(TrialReader(sweep.runs), ledgers(sweep.runs)), "small")
+    assert said in page.text(of, SavedFigures({}, {}, {}), Links())
 
 
 def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_plugins(tmp_path: Path) -> None:
