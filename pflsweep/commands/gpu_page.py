@@ -60,7 +60,7 @@ def page(
         names = methods or _methods()
         say(f"{len(names)} methods on {device}, each beside the CPU")
         tried = _tried(names, device, ON_A_DEVICE[:1], began + FIRST * seconds, at_once)
-        say(f"Measurement of {len(settings)} settings")
+        say(f"Speed of {len(settings)} settings")
         fast = list(speeds(device, SPEED * seconds, settings))
         say(f"The other {len(ON_A_DEVICE) - 1} properties of each method, until {seconds / 60:.0f} minutes are over")
         tried += _tried(names, device, ON_A_DEVICE[1:], began + seconds, at_once)
@@ -76,7 +76,7 @@ def page(
         _summary(tried, len(names)),
         table(["property", "holds", "failed", "not tried"], _by_property(tried)),
         *(["Failed:\n", *(f"- {inline(f'{e.method}: {e.property}: {e.why}')}" for e in failed)] if failed else []),
-        "## Measurement",
+        "## Speed",
         "Training images a second of FedAvg on random images, without evaluation; median of up to three rounds.",
         table(["setting", "way", "images/s", "times one core", "memory"], _by_speed(fast)),
     ]

@@ -44,9 +44,11 @@ class Batching(NamedTuple):
 
     def cut(self, order: np.ndarray, size: int) -> list[np.ndarray]:
         """Return the batches of an epoch, of `size` rows each, in order."""
-        batches = pieces(order, size)
-        partial = len(batches) > 1 and len(batches[-1]) < size
-        return batches[:-1] if partial and self.last_batch == "drop" else batches
+        return pieces(order[: self.kept(len(order), size)], size)
+
+    def kept(self, rows: int, size: int) -> int:
+        """Return how many of a client's rows are in the batches of an epoch, of `size` rows each."""
+        return rows - rows % size if self.last_batch == "drop" and rows > size else rows
 
 
 def pieces(rows: np.ndarray, size: int) -> list[np.ndarray]:

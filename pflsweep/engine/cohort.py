@@ -286,7 +286,7 @@ def run_round(
 ) -> CohortResult:  # fmt: skip
     """Run one round and write the states of the cohort's clients.
 
-    optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. class_counts: [N, K]
+    optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. class_counts: [N, K].
     """
     cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, class_counts, chunks, workers)
     up = cohort.train()

@@ -65,17 +65,12 @@ class Schedule:
     def batches(self, rows: int) -> int:
         """Return the number of batches in the turn of a client with so many training rows."""
         steps = self.batching.steps
-        return self.epochs * math.ceil(self._used(rows) / self.batch) if steps is None else steps
+        return self.epochs * math.ceil(self.batching.kept(rows, self.batch) / self.batch) if steps is None else steps
 
     def samples(self, rows: int) -> int:
         """Return the number of samples in the turn of a client with so many training rows."""
         steps = self.batching.steps
-        return self.epochs * self._used(rows) if steps is None else steps * min(rows, self.batch)
-
-    def _used(self, rows: int) -> int:
-        """Return the number of rows in the batches of an epoch, as `Batching.cut` makes them."""
-        dropped = rows % self.batch if self.batching.last_batch == "drop" and rows > self.batch else 0
-        return rows - dropped
+        return self.epochs * self.batching.kept(rows, self.batch) if steps is None else steps * min(rows, self.batch)
 
 
 class Privacy(NamedTuple):

@@ -69,9 +69,8 @@ class Row:
     records: list[Record]  # finished, by seed
     missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
     tuned: dict[str, Any] = field(default_factory=dict)  # values of searched keys outside `algorithm`, such as train.lr
-    studied: list[Record] = field(
-        default_factory=list
-    )  # finished, with a study; in `records` only where a seed has no other
+    # Finished, with a study; in `records` only where a seed has no other
+    studied: list[Record] = field(default_factory=list)
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:

@@ -70,7 +70,7 @@ def sweep_of(plan: Plan) -> SweepRun:
 def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[GroupResult]:
     """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
-    cells = []
+    results = []
     for g, group in enumerate(sweep.plan.groups):
         now, values = group_status(sweep, g), [sweep.states[slot].value for slot in sweep.plan.search_slots(g)]
         own = [one["identity"] for slot in sweep.plan.final_slots(g) for one in sweep.states[slot].trials]
@@ -81,8 +81,8 @@ def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[Gr
         best = list(accumulate((value for value in values if value is not None), max))
         chosen = point_text(now.point) if sweep.can_elect_winner(g) else ""
         rounds = group.config.train.rounds
-        cells.append(GroupResult(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
-    return cells
+        results.append(GroupResult(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
+    return results
 
 
 def _join(names: Iterable[str]) -> str:

@@ -46,20 +46,22 @@ def describe_sweep(client: "MlflowClient", run_id: str, sweep: SweepRun) -> None
         client.log_batch(run_id, params=params[start : start + SOME], tags=tags if start == 0 else [])
 
 
-def log_results(client: "MlflowClient", run_id: str, cells: Sequence[GroupResult]) -> None:
+def log_results(client: "MlflowClient", run_id: str, results: Sequence[GroupResult]) -> None:
     """Log each method's accuracy by round, its search, and a table of both as the description.
 
     Links that the description has already stay.
     """
-    if not cells:
+    if not results:
         return
     from mlflow.entities import Metric
 
     run = client.get_run(run_id)
-    known, several = run.data, len({cell.setting for cell in cells}) > 1
-    series = allowed_keys({key: found for cell in cells for key, found in _series(cell, several).items() if found})
-    if finals := [fmean(cell.final) for cell in cells if cell.final]:
-        series["summary/accuracy"] = {max(cell.rounds for cell in cells): max(finals)}
+    known, several = run.data, len({result.setting for result in results}) > 1
+    series = allowed_keys(
+        {key: found for result in results for key, found in _series(result, several).items() if found}
+    )
+    if finals := [fmean(result.final) for result in results if result.final]:
+        series["summary/accuracy"] = {max(result.rounds for result in results): max(finals)}
     now = round(time.time() * 1000)
     points: list[Metric] = []
     for key, found in series.items():
@@ -70,27 +72,31 @@ def log_results(client: "MlflowClient", run_id: str, cells: Sequence[GroupResult
     for start in range(0, len(points), 1000):
         client.log_batch(run_id, metrics=points[start : start + 1000])
     links = [part for part in known.tags.get(NOTE, "").split("\n\n") if part.startswith(("[", "!["))]
-    client.set_tag(run_id, NOTE, "\n\n".join([_description(run.info.run_name, cells), *links]))
+    client.set_tag(run_id, NOTE, "\n\n".join([_description(run.info.run_name, results), *links]))
 
 
-def _series(cell: GroupResult, several: bool) -> dict[str, dict[int, float]]:
-    """Return a cell's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
-    where = f"{cell.setting}/{cell.method}" if several else cell.method
-    final = {**cell.curve, **({cell.rounds: fmean(cell.final)} if cell.final else {})}
-    return {f"accuracy/{where}": final, f"search/{where}": dict(enumerate(cell.search, 1))}
+def _series(result: GroupResult, several: bool) -> dict[str, dict[int, float]]:
+    """Return a result's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
+    where = f"{result.setting}/{result.method}" if several else result.method
+    final = {**result.curve, **({result.rounds: fmean(result.final)} if result.final else {})}
+    return {f"accuracy/{where}": final, f"search/{where}": dict(enumerate(result.search, 1))}
 
 
-def _description(name: str, cells: Sequence[GroupResult]) -> str:
-    """Return the description: a table of the cells in markdown, the best of each setting first."""
-    settings = list(dict.fromkeys(cell.setting for cell in cells))
-    order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -fmean(cell.final or [0.0])))
-    searched = any(cell.search for cell in cells)
+def _description(name: str, results: Sequence[GroupResult]) -> str:
+    """Return the description: a table of the results in markdown, the best of each setting first."""
+    settings = list(dict.fromkeys(result.setting for result in results))
+    order = sorted(results, key=lambda result: (settings.index(result.setting), -fmean(result.final or [0.0])))
+    searched = any(result.search for result in results)
     heads = ["setting", "method", "accuracy %", *(["chosen hyperparameters", "in the search %"] if searched else [])]
     # MLflow shows no table where the second line has one dash a column
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for cell in order:
-        found = [inline(cell.chosen) or "-", f"{100 * cell.search[-1]:.1f}" if cell.search else "-"] if searched else []
-        parts = [inline(cell.setting), inline(cell.method), _percent(cell.final), *found]
+    for result in order:
+        found = (
+            [inline(result.chosen) or "-", f"{100 * result.search[-1]:.1f}" if result.search else "-"]
+            if searched
+            else []
+        )
+        parts = [inline(result.setting), inline(result.method), _percent(result.final), *found]
         lines.append(f"| {' | '.join(parts)} |")
         if sum(map(len, lines)) > LONGEST:
             lines[-1] = "| ... | the others are in `status.json` |" + " |" * (len(heads) - 2)

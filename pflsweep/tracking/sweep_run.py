@@ -107,9 +107,9 @@ def finish_sweep(
     failed: Sequence[str],
     tables: Mapping[str, "pd.DataFrame"],
     figures: Mapping[str, "Figure"],
-    cells: Sequence[GroupResult] = (),
+    results: Sequence[GroupResult] = (),
 ) -> None:
-    """Log a sweep's comparison, tables, pictures and each method's results (`cells`) to its run, and end the run.
+    """Log a sweep's comparison, tables, pictures and each method's results (`results`) to its run, and end the run.
 
     records: of the final trials. failed: a line for each trial that failed; with any, the run ends as FAILED.
     """
@@ -119,7 +119,7 @@ def finish_sweep(
         with opened(options) as (client, experiment):
             parent = str(ensure_sweep(client, experiment, sweep))
         with end_run(client, parent, "FAILED" if failed else "FINISHED"):
-            log_results(client, parent, cells)
+            log_results(client, parent, results)
             log_comparison(client, parent, records, failed)
             if records:
                 add_link(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")

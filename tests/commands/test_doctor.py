@@ -176,6 +176,8 @@ def test_the_page_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         text, failed = gpu_page.page(device, 3600, ["fedavg", "fedala"], (TINY,), heard.append)
     assert failed == 0, text
     assert len(heard) == 3
+    assert "Speed of 1 settings" in heard
+    assert "\n## Speed\n" in text
     of = len(kept)
     assert f"2 methods, {of} properties each: {2 * of} of {2 * of} that were tried hold, 0 failed." in text
     assert "and the numbers are the CPU's up to rounding | 2 | 0 | 0 |" in text

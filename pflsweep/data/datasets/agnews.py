@@ -19,7 +19,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets import text
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_file, require_files
+from pflsweep.data.datasets.files import downloads, require_files
 from pflsweep.data.datasets.pack import Content, content, pack
 
 FOLDER = "ag_news_csv"
@@ -48,13 +48,8 @@ def load(root: Path, download: bool, name: str, length: int, vocabulary: int) ->
 
 def _read(root: Path, name: str, download: bool, length: int, vocabulary: int) -> Content:
     folder = root / FOLDER
-    md5s = dict(SOURCES[name])
-
-    def fetch(wrong: list[str]) -> None:
-        for file in wrong:
-            download_file(name, folder / file, f"{URL}/{file}", md5s[file])
-
-    by_hand = BY_HAND[name]
+    md5s, by_hand = dict(SOURCES[name]), BY_HAND[name]
+    fetch = downloads(name, folder, md5s, {file: f"{URL}/{file}" for file in md5s})
     require_files(name, folder, md5s, fetch if download and not by_hand else None, by_hand)
     splits = [list(_lines((folder / file).read_text("utf-8"))) for file in md5s]
     texts = [text.tokens(line) for split in splits for _, line in split]

@@ -130,6 +130,16 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
     download(name, path.parent, fetch)
 
 
+def downloads(name: str, folder: Path, md5s: Mapping[str, str], urls: Mapping[str, str]) -> Callable[[list[str]], None]:
+    """Return a `fetch` for `require_files` that downloads each file of a folder from a URL of its own."""
+
+    def fetch(wrong: list[str]) -> None:
+        for file in wrong:
+            download_file(name, folder / file, urls[file], md5s[file])
+
+    return fetch
+
+
 def download_archive(name: str, folder: Path, url: str, file: str, md5: str, into: Path | None = None) -> None:
     """Download an archive `file` into `folder`, check its MD5, and unpack it there or in `into`.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pflsweep.data.dataset import Dataset
-from pflsweep.data.datasets.files import download_file, require_files
+from pflsweep.data.datasets.files import downloads, require_files
 from pflsweep.data.datasets.pack import joined, pack
 
 FILE = "organamnist.npz"
@@ -27,13 +27,10 @@ def load(
     The training split is its training rows followed by its validation rows. Raises UserError on a missing, damaged or
     newer file.
     """
-    path = root / FILE
-
-    def fetch(_: list[str]) -> None:
-        download_file(name, path, URL, MD5)
-
-    require_files(name, root, {FILE: MD5}, fetch if download else None, version=VERSION)
-    with np.load(path, allow_pickle=False) as arrays:
+    md5s = {FILE: MD5}
+    fetch = downloads(name, root, md5s, {FILE: URL}) if download else None
+    require_files(name, root, md5s, fetch, version=VERSION)
+    with np.load(root / FILE, allow_pickle=False) as arrays:
         train, val, test = (
             (arrays[f"{split}_images"][:, None], arrays[f"{split}_labels"].ravel())
             for split in ("train", "val", "test")

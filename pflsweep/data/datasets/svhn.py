@@ -11,7 +11,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_file, require_files
+from pflsweep.data.datasets.files import downloads, require_files
 from pflsweep.data.datasets.pack import Content, joined, pack
 from pflsweep.ops.torchvision_compat import torchvision
 
@@ -32,13 +32,9 @@ def load(
 
 def _read(name: str, folder: Path, download: bool) -> Content:
     official = torchvision().datasets.SVHN
-    sources = {file: (url, md5) for url, file, md5 in map(official.split_list.get, ("train", "test"))}
-
-    def fetch(wrong: list[str]) -> None:
-        for file in wrong:
-            download_file(name, folder / file, *sources[file])
-
-    require_files(name, folder, {file: md5 for file, (_, md5) in sources.items()}, fetch if download else None)
+    sources = [official.split_list[split] for split in ("train", "test")]
+    urls, md5s = {file: url for url, file, _ in sources}, {file: md5 for _, file, md5 in sources}
+    require_files(name, folder, md5s, downloads(name, folder, md5s, urls) if download else None)
     splits = [official(str(folder), split=split) for split in ("train", "test")]
     train, test = ((np.ascontiguousarray(split.data), split.labels) for split in splits)
     return joined(train, test)

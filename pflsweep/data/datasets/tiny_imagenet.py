@@ -18,7 +18,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets import images
 from pflsweep.data.datasets.cache import prepared
-from pflsweep.data.datasets.files import download_file, require_files, unavailable
+from pflsweep.data.datasets.files import downloads, require_files, unavailable
 from pflsweep.data.datasets.pack import Content, content, pack
 
 FOLDER = "tiny-imagenet-200"
@@ -56,11 +56,8 @@ def load(
 
 def _read(name: str, root: Path, source: Path, download: bool, val: bool) -> Content:
     if source.suffix == ".zip":
-
-        def fetch(_: list[str]) -> None:
-            download_file(name, source, URL, MD5)
-
-        require_files(name, root, {source.name: MD5}, fetch if download else None)
+        md5s = {source.name: MD5}
+        require_files(name, root, md5s, downloads(name, root, md5s, {source.name: URL}) if download else None)
     with ExitStack() as stack:
         if source.suffix == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(source))

@@ -39,7 +39,6 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
     """
     cells = [cell for each in reproduction.readings.values() for cell in each.cells.values()]
     printed = {line.std_over for line in reproduction.layout.printed if line.std_over}
-    one_partition = [name for name, table in reproduction.readings.items() if _has_one_partition(table)]
     why, discussion = verdict.split_why(discussion)
     return template.render(
         "paper.md",
@@ -53,8 +52,7 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         printed_over=sorted(re.sub(r"(\d+)", r" (\1)", over).replace("_", " ") for over in printed),
         absent={cell.why_empty for cell in cells if not cell.has_number},
         own_rows=reproduction.first.own_rows,
-        one_partition=one_partition,
-        all_of_one_partition=len(one_partition) == len(reproduction.readings),
+        one_partition=[name for name, table in reproduction.readings.items() if _has_one_partition(table)],
         needs=any(_needs(cell) for cell in cells),
         readings=[_sections(reproduction, name, links) for name in reproduction.readings],
         discussion=discussion,
