@@ -11,6 +11,7 @@ from pflsweep.records.content import CHECKPOINT, COPIED, LOCK, MODELS
 from pflsweep.records.ledger import Ledger, file_of, is_same_sweep, read_ledger
 from pflsweep.records.record import Record
 from pflsweep.records.select import choose, finished
+from pflsweep.records.writer import RecordWriter
 from pflsweep.util import files as util_files
 from pflsweep.util.archive import pack
 from pflsweep.util.errors import UserError
@@ -132,7 +133,7 @@ def _copy(found: CheckedRecord, folder: Path, flag: str) -> bool:
                     # Files that not every record has may be what is damaged
                     for name in set(COPIED) - files.keys():
                         (folder / name).unlink(missing_ok=True)
-                _drop_what_does_not_fit(Record(folder))
+                _drop_what_does_not_fit(RecordWriter(folder))
         (folder / LOCK).unlink()
     return needed
 
@@ -151,11 +152,11 @@ def _with_scores_of(earlier: Record, files: dict[str, bytes]) -> dict[str, bytes
     with tempfile.TemporaryDirectory() as staged, util_files.writing(Path(staged), "TMPDIR"):
         for name, content in files.items():
             Path(staged, name).write_bytes(content)
-        Record(staged).keep_scores(earlier)
+        RecordWriter(Path(staged)).keep_scores(earlier)
         return {name: Path(staged, name).read_bytes() for name in COPIED if Path(staged, name).exists()}
 
 
-def _drop_what_does_not_fit(record: Record) -> None:
+def _drop_what_does_not_fit(record: RecordWriter) -> None:
     """Remove a checkpoint that cannot be read or is ahead of the record's tables, and models of another round."""
     checkpoint = None
     with suppress(UserError):

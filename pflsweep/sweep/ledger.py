@@ -12,7 +12,7 @@ from typing import Any
 
 from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import file_of
-from pflsweep.records.record import storable
+from pflsweep.records.writer import storable
 from pflsweep.sweep.plan import Group, Plan, relevant, varying_links
 from pflsweep.sweep.search_space import ranges
 from pflsweep.sweep.slot_state import SETTLED, SlotState, point_of

@@ -65,7 +65,7 @@ def _write(folder: Path, record: Record, model_id: str, run_id: str) -> None:
     from mlflow.types import DataType, ParamSchema, ParamSpec
 
     (folder / DATA).mkdir(parents=True, exist_ok=True)
-    _link(record.path_to_write(MODELS), folder / DATA / MODELS)
+    _link(record.path_on_disk(MODELS), folder / DATA / MODELS)
     files.write_json(folder / DATA / "model.json", record.model_facts)
     # Without a signature MLflow drops the params of a prediction; -1 is the global model
     signature = ModelSignature(params=ParamSchema([ParamSpec("client", DataType.long, -1)]))

@@ -28,6 +28,7 @@ from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.provenance import trained_by
 from pflsweep.records.record import Record
+from pflsweep.records.writer import RecordWriter
 from pflsweep.studies.study import Study
 from pflsweep.tracking.address import destination
 from pflsweep.tracking.logging import Labels
@@ -133,11 +134,11 @@ def run_trial(
     return Result(folder, config.train.rounds, config, prescribed)
 
 
-def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
+def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> RecordWriter:
     """Return the trial's record, a new one where there is none. Raises UserError if the folder holds another's."""
     if not (folder / "meta.json").exists():
-        return Record.new(folder, meta, config.portable, partition_table(simulation.federation))
-    record = Record(folder)
+        return RecordWriter.new(folder, meta, config.portable, partition_table(simulation.federation))
+    record = RecordWriter(folder)
     if record.meta["identity"] != meta["identity"]:
         raise UserError(f"{folder} holds the record of another config ({record.meta['identity']}): move it away.")
     return record
@@ -167,7 +168,7 @@ def _nothing_left_to_train(record: Record, config: Config) -> bool:
     return True
 
 
-def _add_models(record: Record, simulation: engine.Simulation, config: Config) -> None:
+def _add_models(record: RecordWriter, simulation: engine.Simulation, config: Config) -> None:
     """Save the models of a finished trial from its checkpoint, where the config asks for them and they are missing."""
     wanted = config.checkpoint.models and record.done == config.train.rounds
     if not wanted or record.models_round == record.done:
@@ -183,7 +184,7 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
     )
 
 
-def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
+def _catch_up(record: RecordWriter, simulation: engine.Simulation, study: Study | None) -> None:
     """Bring record, simulation and study to the checkpoint's round, in memory.
 
     Raises UserError if the record's tables end before that round.
@@ -241,7 +242,7 @@ def _require_evaluated(record: Record, rounds: int) -> None:
 
 
 def _run(
-    record: Record,
+    record: RecordWriter,
     simulation: engine.Simulation,
     parts: Parts,
     config: Config,
@@ -296,8 +297,8 @@ def _checkpoint(record: Record, simulation: engine.Simulation, study: Study | No
 
 
 def _train(
-    record: Record, simulation: engine.Simulation, study: Study | None, every: float, hears: Listener, watch: Watch,
-    stop: Stop,
+    record: RecordWriter, simulation: engine.Simulation, study: Study | None, every: float, hears: Listener,
+    watch: Watch, stop: Stop,
 ) -> None:  # fmt: skip
     """Train round by round, with a checkpoint every `every` seconds.
 
@@ -363,7 +364,7 @@ def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulat
         )
 
 
-def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
+def _finish(record: RecordWriter, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
     """Write what a trial leaves after its last round: checkpoint, models, new clients' scores, the study's table."""
     wanted = config.checkpoint
     record.write(_checkpoint(record, simulation, parts.study))

@@ -15,6 +15,7 @@ from pflsweep.config.compose import Config
 from pflsweep.records import copy
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
+from pflsweep.records.writer import RecordWriter
 from pflsweep.trial.build import Parts
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import claimed
@@ -25,9 +26,9 @@ SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1"]
 TRIAL = [*SMALL, "algorithm=local", "tracking=none"]
 
 
-def only(runs: str) -> Record:
+def only(runs: str) -> RecordWriter:
     (file,) = Path(runs).glob("*/meta.json")
-    return Record(file.parent)
+    return RecordWriter(file.parent)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from pflsweep.records import checked, readers
 from pflsweep.records.content import CHECKPOINT, COPIED, MODELS, PARTS
 from pflsweep.records.errors import Damaged
 from pflsweep.records.record import Record, digest_of_config
+from pflsweep.records.writer import RecordWriter
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
 from pflsweep.tracking.failures import errors_as_warnings
@@ -318,7 +319,7 @@ def test_a_trial_that_goes_on_while_it_is_read_is_left_out(
 
     def late(place: Path, *more: Any) -> dict[str, bytes]:
         if place == folder:
-            Record(folder).set_status(status="running")
+            RecordWriter(folder).set_status(status="running")
         return in_folder(place, *more)
 
     monkeypatch.setattr(checked, "_in_folder", late)

@@ -19,6 +19,7 @@ from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.errors import Damaged
 from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
+from pflsweep.records.writer import RecordWriter
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import claimed
@@ -27,11 +28,11 @@ from tests.report.records import meta
 META = meta()
 
 
-def made(folder: Path, rounds: int = 3) -> Record:
+def made(folder: Path, rounds: int = 3) -> RecordWriter:
     """Return a written record of a few rounds, evaluated in every other one."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"train": {"rounds": rounds}, "seed": 0}
-    record = Record.new(folder, META, config, pd.DataFrame({"client": [0]}))
+    record = RecordWriter.new(folder, META, config, pd.DataFrame({"client": [0]}))
     record.begin()
     for t in range(1, rounds + 1):
         row: dict[str, Any] = {"round": t, "seconds": 0.5, "eval_seconds": 0.25}
@@ -116,7 +117,7 @@ def test_what_is_trained_since_a_record_was_opened_is_not_in_it(tmp_path: Path) 
 
 def test_a_record_that_goes_on_is_the_one_of_an_undisturbed_run(tmp_path: Path) -> None:
     """The last round was evaluated as the last one, and is not due any more when the trial goes on."""
-    whole, cut = made(tmp_path / "whole", 5), Record(made(tmp_path / "cut", 3).folder)
+    whole, cut = made(tmp_path / "whole", 5), RecordWriter(made(tmp_path / "cut", 3).folder)
     cut.truncate(3)
     cut.set_scores_apart(lambda t: t == 1)
     assert cut.evaluated == [1]
@@ -192,7 +193,7 @@ def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
 
 def test_a_record_of_no_rounds_has_no_scores_to_keep(tmp_path: Path) -> None:
     """As of a trial that was killed in its first minute, before its record is imported."""
-    killed = Record.new(tmp_path / "killed", META, {"train": {"rounds": 3}}, pd.DataFrame({"client": [0]}))
+    killed = RecordWriter.new(tmp_path / "killed", META, {"train": {"rounds": 3}}, pd.DataFrame({"client": [0]}))
     killed.folder.mkdir()
     killed.begin()
     record = made(tmp_path / "whole")
@@ -229,9 +230,9 @@ def test_an_address_without_its_password(text: str, shown: str) -> None:
 
 def test_a_record_keeps_no_password(tmp_path: Path) -> None:
     config = {"train": {"rounds": 1}, "tracking": {"uri": "postgresql://lab:secret@host/runs", "every": 5.0}}
-    record = Record.new(tmp_path, META, config, pd.DataFrame({"client": [0]}))
+    record = RecordWriter.new(tmp_path, META, config, pd.DataFrame({"client": [0]}))
     record.begin()
-    again = Record(tmp_path)
+    again = RecordWriter(tmp_path)
     again.go_on(config, {"commit": None, "version": "1", "environment": {}})
     again.begin()
     for one in (record, again, Record(tmp_path)):
@@ -360,7 +361,7 @@ def test_a_config_that_could_not_be_written_twice_leaves_the_record_whole(
         raise OSError(28, "No space left on device")
 
     for rounds in (4, 5):
-        record = Record(tmp_path)
+        record = RecordWriter(tmp_path)
         record.go_on({"train": {"rounds": rounds}, "seed": 0}, dict.fromkeys(("commit", "version", "environment")))
         with monkeypatch.context() as patched:
             patched.setattr(files, "write_text", full)

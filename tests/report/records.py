@@ -8,7 +8,7 @@ import pandas as pd
 
 from pflsweep.engine.evaluate import Scores
 from pflsweep.records.content import FORMAT
-from pflsweep.records.record import Record
+from pflsweep.records.writer import RecordWriter
 from pflsweep.trial.tables import score_columns
 
 SIZE = 10  # test samples of a client
@@ -104,19 +104,21 @@ def config(method: str, seed: int, rounds: int, **changes: Any) -> dict[str, Any
     return values
 
 
-def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, **changes: Any) -> Record:
+def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, **changes: Any) -> RecordWriter:
     """Create a record without rounds, with status running."""
     values = config(method, seed, rounds, **changes)
     same = {**values, "train": {**values["train"], "rounds": None}}
     identity = f"{hash_of(repr([method, same])):016x}"
     names = {"identity": identity, "name": f"{method}-digits-dirichlet-{seed}", "method": method, "seed": seed}
     (runs / identity).mkdir(parents=True)
-    record = Record.new(runs / identity, meta(**names), values, partition(values["partition"]["clients"]))
+    record = RecordWriter.new(runs / identity, meta(**names), values, partition(values["partition"]["clients"]))
     record.begin()
     return record
 
 
-def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")) -> Record:
+def train(
+    record: RecordWriter, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")
+) -> RecordWriter:
     """Add rounds. correct: a line per round, a number per client, of SIZE samples.
 
     views: all others than personal, such as personal_all, have half the accuracy.
@@ -152,7 +154,7 @@ def finished(
     views: tuple[str, ...] = ("personal", "global"),
     peak: int = 1,
     **changes: Any,
-) -> Record:
+) -> RecordWriter:
     """Write a finished run of three rounds: half of `last`, `last` + `peak` (at most 10), `last`."""
     middle = [min(number + peak, SIZE) for number in last]
     record = train(create(runs, method, seed, **changes), [[n // 2 for n in last], middle, last], views=views)

@@ -7,6 +7,7 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
+from pflsweep.records.writer import RecordWriter
 from pflsweep.report import page, tables
 from pflsweep.report.compare import SCORED, Row, check_baseline, settings
 from pflsweep.report.quantities import client_accuracy, evaluated, summary
@@ -94,7 +95,7 @@ def test_settings_are_not_mixed(tmp_path):
 def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
     """FedAvg's seed 0 went on after round 3: it is compared as of round 3, too, with a line that says so."""
     runs = [finished(tmp_path, method, [4, 6, 6, 8], seed=seed) for method in ("fedavg", "local") for seed in (0, 1)]
-    longer = Record(runs[0].folder)
+    longer = RecordWriter(runs[0].folder)
     longer.go_on(
         {**longer.config, "train": {**longer.config["train"], "rounds": 4}},
         {"commit": "0", "version": "1", "environment": {}},

@@ -23,6 +23,7 @@ from pflsweep.config.compose import compose
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
 from pflsweep.records.record import Record, digest_of_config
+from pflsweep.records.writer import RecordWriter
 from pflsweep.trial import progress
 from pflsweep.trial.build import build
 from pflsweep.trial.result import Result
@@ -555,7 +556,7 @@ def test_tables_that_are_ahead_of_the_status_are_not_a_finished_trial() -> None:
 def test_a_checkpoint_ahead_of_the_status_is_of_a_record_with_more_rounds() -> None:
     """A trial may be killed between the two. What is asked for next may be fewer rounds than the checkpoint has."""
     every = "train.eval_every=2"
-    run("train.rounds=5", every).record.set_status(status="running", rounds=1)
+    RecordWriter(run("train.rounds=5", every).record.folder).set_status(status="running", rounds=1)
     with pytest.raises(UserError, match=r"not evaluated after round 3\. Ask for 2 or 4 rounds"):
         run("train.rounds=3", every)
 

@@ -7,7 +7,7 @@ from typing import Any
 from pflsweep.config.identity import RUNTIME
 from pflsweep.config.keys import under
 from pflsweep.records.ledger import ledgers
-from pflsweep.records.record import Record
+from pflsweep.records.writer import RecordWriter
 from pflsweep.report.paper import layout
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store, TrialReader
@@ -38,7 +38,7 @@ class Sweep:
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
         runs.mkdir(exist_ok=True)
 
-    def add(self, setting: str, method: str, by_seed: dict[int, list[int]], **changes: Any) -> list[Record]:
+    def add(self, setting: str, method: str, by_seed: dict[int, list[int]], **changes: Any) -> list[RecordWriter]:
         """Add finished runs of three rounds, with as many clients as numbers."""
         records = []
         for seed, correct in by_seed.items():
@@ -47,10 +47,10 @@ class Sweep:
             self.name_trial(setting, method, seed, records[-1])
         return records
 
-    def name_trial(self, setting: str, method: str, seed: int, record: Record) -> None:
+    def name_trial(self, setting: str, method: str, seed: int, record: RecordWriter) -> None:
         self.group(setting, method, record)["trials"][str(seed)] = record.meta["identity"]
 
-    def group(self, setting: str, method: str, record: Record | None = None) -> dict[str, Any]:
+    def group(self, setting: str, method: str, record: RecordWriter | None = None) -> dict[str, Any]:
         config = {} if record is None else record.values
         asked = {k: v for k, v in config.items() if not under(k, RUNTIME) and k != "seed"}
         new = group(setting, method, config=asked or {"train.rounds": 3})
