@@ -71,7 +71,7 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
         "statistic": formats.number(statistic, 1),
         "p": "below 0.001" if p < 0.001 else formats.number(p, 3),
         "more": [
-            f"{board.label(row)} {formats.number(share, 1)}"
+            f"{board.label(row)} ({formats.number(share, 1)} times)"
             for row in board.best
             if (share := board.images.get(row, 1)) >= MORE
         ],

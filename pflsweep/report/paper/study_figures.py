@@ -72,7 +72,8 @@ def weight_learning(comparison: Comparison) -> Iterator[Picture]:
 
 
 LOOKS = {"without": ("#000000", "ALA off"), "with": (style.PALETTE[0], "ALA on")}  # colour and label, by series
-ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # marker and colour, as in the paper
+# Marker and colour, as in the paper, and size: where a step is short, the square lies on its circle without hiding it
+ENDS = {"start": ("o", style.PALETTE[1], 5.5), "end": ("s", style.PALETTE[2], 2.5)}
 
 
 def trajectory(comparison: Comparison) -> Iterator[Picture]:
@@ -117,9 +118,9 @@ def _path(axes: Any, points: pd.DataFrame, color: str, label: str, series: str) 
     tails, heads = at[:-1] + 0.45 * step, 0.1 * step
     look = {"color": color, "width": 0.003, "headwidth": 5, "minlength": 0}
     axes.quiver(*tails.T, *heads.T, angles="xy", scale_units="xy", scale=1, **look)
-    for end, (marker, fill) in ENDS.items():
+    for end, (marker, fill, size) in ENDS.items():
         own, name = at[(points["at"] == end).to_numpy()], end if series == "without" else None
-        axes.plot(*own.T, marker, markersize=3.5, color=fill, markeredgecolor=color, markeredgewidth=0.4, label=name)
+        axes.plot(*own.T, marker, markersize=size, color=fill, markeredgecolor=color, markeredgewidth=0.4, label=name)
 
 
 FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
