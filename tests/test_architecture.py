@@ -30,6 +30,8 @@ PACKAGES = (
     "trial",
     "sweep",
     "commands",
+    # The only module beside the packages: `python -m pflsweep`
+    "__main__",
 )
 METHODS_NEED = {"util", "ops", "methods", "plugins"}  # and methods that they vary
 ONLY_IN = {"mlflow": "tracking", "optuna": "sweep"}
@@ -85,7 +87,7 @@ def misplaced(package: str, source: str) -> list[str]:
 
 def test_every_module_lies_in_a_package() -> None:
     assert sorted({name.partition(".")[0] for name in SOURCES if name}) == sorted(PACKAGES)
-    assert [file.name for file in ROOT.glob("*.py")] == ["__init__.py"]
+    assert sorted(file.name for file in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -81,8 +81,7 @@ def _ui(folder: Path) -> Iterator[tuple[str, str]]:
     """Return the address of a server that may not be up yet, and the one that it prints."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    code = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "ui", "--port", str(port), "--no-browser"]
+    command = [sys.executable, "-m", "pflsweep", "ui", "--port", str(port), "--no-browser"]
     with open(folder / "ui.log", "wb") as out:
         ui = subprocess.Popen(command, cwd=folder, stdout=out)
     try:

@@ -38,12 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pflsweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from pflsweep.commands.main import main; sys.exit(main())",
-        *arguments,
-    ]
+    command = [sys.executable, "-m", "pflsweep", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 

@@ -44,8 +44,7 @@ def shows(line: str, seen: set[str]) -> bool:
 def shell(tmp_path: Path) -> dict[str, str]:
     """Return a reader's environment, in which `python` and `pflsweep` are those of this test."""
     (tmp_path / "bin").mkdir()
-    start = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
-    for name, given in (("python", ""), ("pflsweep", f'-c "{start}"')):
+    for name, given in (("python", ""), ("pflsweep", "-m pflsweep")):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {given} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     path = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]

@@ -239,6 +239,8 @@ def test_version(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().out == f"pflsweep {__version__}\n"
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pflsweep {__version__}\n"
+    module = subprocess.run([sys.executable, "-m", "pflsweep", "--version"], capture_output=True, text=True)
+    assert (module.returncode, module.stdout) == (0, f"pflsweep {__version__}\n")
 
 
 BROKEN = {
