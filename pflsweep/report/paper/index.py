@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.report import style, template
-from pflsweep.report.paper import formats, layout, page, verdict
+from pflsweep.report.paper import formats, layout, page_effects, verdict
 from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.effects import Effect
@@ -81,7 +81,7 @@ def _agreement(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
 def _effect(effect: Effect) -> dict[str, str]:
     """Return what the index says of one change of the authors' code."""
     change = effect.change
-    return page.shown_effect(effect) | {"change": change.name, "paper": change.paper, "code": change.code}
+    return page_effects.shown(effect) | {"change": change.name, "paper": change.paper, "code": change.code}
 
 
 def trials_of(folder: Path) -> list[str]:

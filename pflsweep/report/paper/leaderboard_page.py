@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from pflsweep.report import template
-from pflsweep.report.paper import deviations, formats, missing, page
+from pflsweep.report.paper import deviations, formats, missing, origin, winners
 from pflsweep.report.paper.comparison import Cell, title
 from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.leaderboard import Leaderboard, images
@@ -44,10 +44,10 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         discussion=discussion.strip(),
         figures=drawn,
         missing=missing.lines(table),
-        winners=page.winners(table),
+        winners=winners.lines(table),
         fixed=deviations.fixed(table),
         uneven=deviations.lines(table),
-        origin=page.origin(table, links),
+        origin=origin.lines(table, links),
     )
 
 

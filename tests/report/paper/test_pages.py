@@ -21,7 +21,19 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
-from pflsweep.report.paper import against_print, build, deviations, export, layout, page, published, verdict
+from pflsweep.report.paper import (
+    against_print,
+    build,
+    deviations,
+    export,
+    layout,
+    origin,
+    page,
+    page_table,
+    published,
+    verdict,
+    winners,
+)
 from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
@@ -200,13 +212,14 @@ def test_rows_with_all_columns_come_first_and_a_column_of_one_row_ranks_nothing(
     sweep.write()
     of = reproduction("pgfed/table1", Stores(TrialReader(sweep.runs), ledgers(sweep.runs)), "small")
     methods = {line.row: line.method for line in of.layout.printed}
-    assert [methods[row] for row in sorted(methods, key=page._mean_rank(of))][:4] == ["pgfed", "local", "apfl", "mine"]
+    order = sorted(methods, key=page_table._mean_rank(of))
+    assert [methods[row] for row in order][:4] == ["pgfed", "local", "apfl", "mine"]
 
 
 def test_values_that_a_search_tried_are_sorted_by_size() -> None:
     tried = [{"point": {"train.lr": lr}, "value": 0.5} for lr in (10, 1.5, None, 1, 0.5)]
     trials = CellTrials(C25, "pgfed", {}, [], {}, {}, [], {"tried": tried})
-    assert page._chosen(trials, "train.lr", 1) == "`lr=1` (of 0.5, 1, 1.5, 10, null)"
+    assert winners._chosen(trials, "train.lr", 1) == "`lr=1` (of 0.5, 1, 1.5, 10, null)"
 
 
 def test_a_single_difference_and_a_record_without_a_commit_are_said_as_such(
@@ -217,7 +230,7 @@ def test_a_single_difference_and_a_record_without_a_commit_are_said_as_such(
     (record.folder / "meta.json").write_text(json.dumps({**record.meta, "commit": None}))
     sweep.write()
     of = reproduction("pgfed/table1", Stores(TrialReader(sweep.runs), ledgers(sweep.runs)), "small")
-    assert "commit: unknown" in page.origin(of.first, Links())
+    assert "commit: unknown" in origin.lines(of.first, Links())
     monkeypatch.setattr(deviations, "lines", lambda _: ["rounds: stated 300, here 3"])
     assert verdict.explanation(of, "").endswith("our runs differ from the paper's in 1 respect, listed below")
 
