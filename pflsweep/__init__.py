@@ -89,14 +89,15 @@ def run_sweep(
     return found
 
 
-def load(runs: str | Path = "runs") -> "pd.DataFrame":
-    """Return all finished records of a folder of runs, or of an archive of them, as one DataFrame: one row per trial.
+def load(runs: str | Path = "runs", searches: bool = False) -> "pd.DataFrame":
+    """Return the finished trials of a folder of runs, or of an archive of them, as one DataFrame: one row per trial.
+
+    searches: also those by which a sweep has chosen hyperparameters; their `role` is search, that of all others final.
 
     Its columns are method, dataset, partition, model and seed; by full key, such as train.lr, what can change numbers,
     without keys that have no effect; and the results. It has all of them, and shows those that tell the trials apart.
     Accuracies are means over clients in [0, 1], of the personal models after the last round; `best` is that of the best
-    round, chosen on test data. `role` is search for trials by which a sweep has chosen hyperparameters, else final.
-    docs/commands.md lists the results. Raises pflsweep.util.errors.UserError where there is no finished run.
+    round, chosen on test data. docs/commands.md lists the results. Raises pflsweep.util.errors.UserError where there is no finished run.
     """
     from pflsweep.records.select import choose
     from pflsweep.report.frame import of_chosen
@@ -110,7 +111,14 @@ def load(runs: str | Path = "runs") -> "pd.DataFrame":
     if found.empty:
         left = f" ({len(chosen.unfinished)} not finished)" if chosen.unfinished else ""
         raise UserError(f"There is no finished run in '{runs}'{left}. Name another folder, or train something first.")
-    return found
+    if searches:
+        return found
+    final = found[found["role"] == "final"]
+    if final.empty:
+        raise UserError(
+            f"The {len(found)} finished runs in '{runs}' are of searches: load(..., searches=True) has them."
+        )
+    return final.reset_index(drop=True)
 
 
 def plot(trials: "pd.DataFrame") -> "Figure":

@@ -129,7 +129,8 @@ def test_a_table_shows_what_tells_its_trials_apart_and_has_all() -> None:
 def test_trials_of_searches_are_told_from_final_ones() -> None:
     trials = pflsweep.run_sweep("algorithm=ditto tune=grid tune.points=2", **SWEPT)
     assert trials["role"].tolist() == ["final"]
-    assert sorted(pflsweep.load()["role"]) == ["final", "search", "search"]
+    assert sorted(pflsweep.load(searches=True)["role"]) == ["final", "search", "search"]
+    assert [place.name for place in pflsweep.load()["record"]] == [place.name for place in trials["record"]]
 
 
 @pytest.mark.slow

@@ -92,11 +92,37 @@ def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
 
 
 def grid_points(space: Space, limit: int | None = None) -> list[Point]:
-    """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many, evenly spread."""
-    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*(a.grid for a in space.values()))]
+    """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many of them, spread."""
+    grids = [axis.grid for axis in space.values()]
+    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*grids)]
     if limit is None or limit >= len(found):
         return found
-    return [found[round(k * (len(found) - 1) / max(limit - 1, 1))] for k in range(limit)]
+    places = _spread([len(grid) for grid in grids], limit)
+    return [{key: grid[k] for key, grid, k in zip(space, grids, place, strict=True)} for place in places]
+
+
+def _spread(sizes: list[int], count: int) -> list[tuple[int, ...]]:
+    """Return `count` places of a grid in which the values of each axis occur equally often, as nearly as that can be,
+    and then the pairs of values of two axes. Every k-th place would leave values out, or try one only beside another.
+
+    sizes: numbers of values, by axis. An axis with more values than places is thinned evenly.
+    """
+    import numpy as np
+
+    shown = [np.linspace(0, size - 1, min(size, count)).round().astype(int) for size in sizes]
+    # Of places that are equally good the first is taken: in the grid's order the values of all axes would rise together
+    places = np.random.default_rng(0).permutation(np.array(list(itertools.product(*shown))))
+    groups = [(axis,) for axis in range(len(sizes))], list(itertools.combinations(range(len(sizes)), 2))
+    used = {axes: np.zeros([sizes[axis] for axis in axes], int) for group in groups for axes in group}
+    left = np.ones(len(places), bool)
+    for _ in range(count):
+        nothing = np.zeros(len(places), int)
+        values, pairs = (sum((used[axes][tuple(places[:, axes].T)] for axes in group), nothing) for group in groups)
+        best = np.lexsort((pairs, values, ~left))[0]
+        left[best] = False
+        for axes in used:
+            used[axes][tuple(places[best, axes])] += 1
+    return sorted(tuple(map(int, place)) for place in places[~left])
 
 
 def params_of(space: Space, point: Point) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """From a command to a plan: its groups, slots and configs, and its id."""
 
+import itertools
 import json
+import math
 import re
 from collections import Counter
 from copy import deepcopy
@@ -522,11 +524,31 @@ def test_rows_and_columns_are_chosen_by_pattern() -> None:
 def test_points_of_a_limited_grid_are_spread_over_it() -> None:
     space = {"a": Axis([1, 2, 3], None, False, ""), "b": Axis([4, 5], None, False, "")}
     assert grid_points(space)[:3] == [{"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 4}]
-    assert grid_points(space, 2) == [{"a": 1, "b": 4}, {"a": 3, "b": 5}]
     assert grid_points(space, 1) == [{"a": 1, "b": 4}]
     assert grid_points(space, 9) == grid_points(space)
     assert parse_axis("k", {"grid": [1]}, "f").range is None
     assert params_of({"k": parse_axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [((4, 3), 3), ((4, 3), 8), ((4, 3), 11), ((3, 2), 2), ((5,), 3), ((1, 4, 3), 8), ((4, 3, 5), 20), ((7, 2), 8)],
+)
+def test_values_of_a_limited_grid_are_tried_equally_often_and_crossed(sizes: tuple[int, ...], count: int) -> None:
+    """Every k-th point of a grid of 4 and 3 values would leave one of the 3 out."""
+    space = {f"a{size}{k}": Axis(list(range(size)), None, False, "") for k, size in enumerate(sizes)}
+    points = grid_points(space, count)
+    assert len({tuple(point.values()) for point in points}) == count
+    assert points == sorted(points, key=lambda point: tuple(point.values()))
+    for key, axis in space.items():
+        tried = Counter(point[key] for point in points)
+        assert len(tried) == min(count, len(axis.grid))
+        assert max(tried.values()) - min(tried.values()) <= 1
+        assert {0, len(axis.grid) - 1} <= tried.keys(), "the ends of each axis are among them"
+    for (a, one), (b, two) in itertools.combinations(space.items(), 2):
+        together = Counter((point[a], point[b]) for point in points)
+        cells = min(count, len(one.grid)) * min(count, len(two.grid))
+        assert max(together.values()) <= math.ceil(count / cells) + (count > cells)
 
 
 def test_there_are_never_more_workers_than_trials() -> None:
