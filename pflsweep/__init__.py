@@ -97,7 +97,8 @@ def load(runs: str | Path = "runs", searches: bool = False) -> "pd.DataFrame":
     Its columns are method, dataset, partition, model and seed; by full key, such as train.lr, what can change numbers,
     without keys that have no effect; and the results. It has all of them, and shows those that tell the trials apart.
     Accuracies are means over clients in [0, 1], of the personal models after the last round; `best` is that of the best
-    round, chosen on test data. docs/commands.md lists the results. Raises pflsweep.util.errors.UserError where there is no finished run.
+    round, chosen on test data. docs/commands.md lists the results. Raises pflsweep.util.errors.UserError where there is
+    no finished run.
     """
     from pflsweep.records.select import choose
     from pflsweep.report.frame import of_chosen
