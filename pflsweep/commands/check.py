@@ -20,7 +20,7 @@ from pflsweep.conformance.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Method, Verbs
 from pflsweep.methods.task import Task
-from pflsweep.util.errors import Parser, UserError, nearest
+from pflsweep.util.errors import BadReturn, Parser, UserError, nearest
 
 # Files that are left out when a message says where an error was raised: they only do what the method asks for
 NOT_TO_BLAME = (os.path.dirname(torch.__file__), fake_device.__file__)
@@ -91,7 +91,7 @@ def verdict(property_: Property, case: Case) -> str:
         where = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_TO_BLAME)), frames[-1])
         own = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_THE_USERS)), where)
         # The message of a UserError says by itself what to do, and our own lines would not help
-        if isinstance(error, UserError) and own is where:
+        if isinstance(error, BadReturn) or (isinstance(error, UserError) and own is where):
             return str(error)
         lines = dict.fromkeys(f"{os.path.basename(frame.filename)}, line {frame.lineno}" for frame in (where, own))
         return f"{type(error).__name__}: {error} ({', called from '.join(lines)})"

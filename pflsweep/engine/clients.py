@@ -41,28 +41,29 @@ class Clients:
 
         return tree_map(read, self._rows, self._initial)
 
-    def put(self, ids: Tensor, rows: Any) -> None:
-        """Overwrite the states of some clients. rows: [C, ...] each.
+    def misfit(self, count: int, rows: Any) -> str:
+        """Return why new states of `count` clients cannot be put in; "" if they can.
 
-        Raises TypeError if a part that is not a tensor, which all clients share, has changed, and on tensors of another
-        shape or type than those of `init_client`.
+        A part that is not a tensor, which all clients share, must not change, and tensors must have the shape and type
+        of those of `init_client`.
         """
         if (found := constants(rows)) != self._constants:
-            raise TypeError(
-                f"`finish` returned a client state with {found} where `init_client` has {self._constants}: what "
-                "changes in it has to be a tensor"
-            )
-
-        def write(store: Tensor, new: Tensor) -> None:
-            if (new.dtype, new.shape) != (store.dtype, (len(ids), *store.shape[1:])):
-                raise TypeError(
-                    f"`finish` returned a client state of {_described(new, new.shape)}; by `init_client` it has to be "
-                    f"{_described(store, (len(ids), *store.shape[1:]))}: make tensors by "
-                    "w.new_zeros(...), which has the model's type and device"
+            return f"with {found} where `init_client` has {self._constants}: what changes in it has to be a tensor"
+        new_parts, parts = leaves(rows), leaves(self._rows)
+        if len(new_parts) != len(parts):
+            return f"with {len(new_parts)} tensors where `init_client` has {len(parts)}"
+        for store, new in zip(parts, new_parts, strict=True):
+            must = (count, *store.shape[1:])
+            if (new.dtype, new.shape) != (store.dtype, must):
+                return (
+                    f"of {_described(new, new.shape)}; by `init_client` it has to be {_described(store, must)}: make "
+                    "tensors by w.new_zeros(...), which has the model's type and device"
                 )
-            store.index_copy_(0, ids.to(store.device), new)
+        return ""
 
-        tree_map(write, self._rows, rows)
+    def put(self, ids: Tensor, rows: Any) -> None:
+        """Overwrite the states of some clients. rows: [C, ...] each, without a `misfit`."""
+        tree_map(lambda store, new: store.index_copy_(0, ids.to(store.device), new), self._rows, rows)
         self.seen[ids] = True
 
     def state(self) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from torch import Tensor
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients, OptimiserStates
 from pflsweep.engine.communication import Traffic, message_size
+from pflsweep.engine.returned import require_pair, require_rows, require_state
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
 from pflsweep.ops.random import GENERATORS, without_global_draws
-from pflsweep.ops.vmap import leaves, own_copy, select, tree_map
+from pflsweep.ops.vmap import own_copy, select, tree_map
 
 T = TypeVar("T")
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
@@ -159,6 +160,7 @@ class Cohort:
         def one(cut: slice) -> ChunkResult:
             turns = partial(self._turns, cut)
             result, row, work = self._watched(turns, "while a client trains")
+            require_state(self.verbs, self.clients.misfit(len(self.ids[cut]), row))
             self.clients.put(self.ids[cut], row)
             if self.optimisers is not None:
                 self.optimisers.keep(self.ids[cut], work)
@@ -173,12 +175,12 @@ class Cohort:
         ids, given = self.ids[cut], self._given(cut)
         data = self.data_of(ids, self.turn.round)
         # The optimiser writes into it, and what `start` returns may be views of any state
-        work = own_copy(rows_of("`start` returned", self.verbs.start(given, data), len(ids)))
+        work = own_copy(require_rows(self.verbs, "start", self.verbs.start(given, data), len(ids)))
         if self.optimisers is not None:
             self.optimisers.resume(ids, work)
-        work = self.verbs.fit(given, data, work)
-        up, row = _both(self.verbs.finish(given, data, work))
-        traffic = _traffic(given.down, rows_of("`finish` returned", up, len(ids)))
+        work = require_rows(self.verbs, "fit", self.verbs.fit(given, data, work), len(ids))
+        up, row = require_pair(self.verbs, self.verbs.finish(given, data, work))
+        traffic = _traffic(given.down, require_rows(self.verbs, "finish", up, len(ids)))
         return ChunkResult(traffic, up, data.trained, data.spent), row, work
 
     def aggregate(self, up: Any) -> Any:
@@ -193,7 +195,7 @@ class Cohort:
 
     def ask(self, question: Any) -> Any:
         """Return every client's reply to a question, as one tree."""
-        rows_of("`aggregate` asked", question, len(self.ids))
+        require_rows(self.verbs, "aggregate", question, len(self.ids), "asked")
 
         def one(cut: slice) -> ChunkResult:
             return self._watched(partial(self._answers, cut, select(question, cut)), "in `answer`")
@@ -204,7 +206,8 @@ class Cohort:
     def _answers(self, cut: slice, asked: Any) -> ChunkResult:
         """Return a chunk's replies to a question, which is its own part of it."""
         data = self.data_of(self.ids[cut], self.turn.round)
-        reply = rows_of("`answer` returned", self.verbs.answer(self._given(cut), data, asked), len(self.ids[cut]))
+        answers = self.verbs.answer(self._given(cut), data, asked)
+        reply = require_rows(self.verbs, "answer", answers, len(self.ids[cut]))
         return ChunkResult(_traffic(asked, reply), reply, data.trained)
 
     def _watched(self, do: Callable[[], T], when: str, later: Sequence[str] = ("PyTorch",)) -> T:
@@ -217,7 +220,7 @@ class Cohort:
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
-        down = rows_of("`send` returned", self.verbs.send(self.server, turn), len(turn.ids))
+        down = require_rows(self.verbs, "send", self.verbs.send(self.server, turn), len(turn.ids))
         rows = self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.class_counts[turn.ids])
 
@@ -253,25 +256,6 @@ class Cohort:
         self.images += result.images
         if result.spent is not None:
             self._spent[cut.start] = result.spent
-
-
-def rows_of(what: str, tree: Any, clients: int, models: bool = False) -> Any:
-    """Return what a verb has made. Raises TypeError if a tensor of it does not have a row for each client.
-
-    what: such as "`send` returned". models: whether each row has to be a model, a vector.
-    """
-    for part in leaves(tree):
-        if part.shape[:1] != (clients,) or (models and part.dim() != 2):
-            rest = "P" if models else "..."
-            raise TypeError(f"{what} {list(part.shape)}: it must be [{clients}, {rest}], one row per client")
-    return tree
-
-
-def _both(returned: Any) -> tuple[Any, Any]:
-    """Return what `finish` has returned. Raises TypeError if it is not a pair."""
-    if type(returned) is not tuple or len(returned) != 2:
-        raise TypeError("`finish` has to return a pair: what the clients send, and their new states")
-    return returned
 
 
 def _traffic(down: Any, up: Any) -> tuple[int, int, int, int]:

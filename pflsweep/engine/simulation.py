@@ -15,10 +15,11 @@ from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import cohort, cohort_size
-from pflsweep.engine.clients import Clients, OptimiserStates, constants
-from pflsweep.engine.cohort import ChunkSize, rows_of, run_round
+from pflsweep.engine.clients import Clients, OptimiserStates
+from pflsweep.engine.cohort import ChunkSize, run_round
 from pflsweep.engine.communication import Traffic
 from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, on_same_rows, score, targets, without
+from pflsweep.engine.returned import require_global, require_models, require_server, require_shown, require_tree
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.methods.task import Task
@@ -115,8 +116,9 @@ class Simulation:
         facts = federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
         keys = federation.draw_keys.to(federation.device)
         setup = Setup(*facts, key, keys, first=federation.clients if schedule.first_round == "all" else 0)
-        self.server = verbs.init(w0, setup)
-        self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
+        self.server = require_tree(verbs, "init", verbs.init(w0, setup))
+        own = require_tree(verbs, "init_client", verbs.init_client(w0, setup))
+        self.clients = Clients(own, federation.clients)
         keeps = schedule.optimiser_state == "kept"
         self.optimisers = OptimiserStates(federation.clients) if keeps else None
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
@@ -185,13 +187,18 @@ class Simulation:
             # As in training, the first time is looked at more closely
             looked_at = random.GENERATORS if self.round <= self.schedule.eval_every else ("PyTorch",)
             models = random.without_global_draws(made, self.verbs.who, "in `personal`", looked_at)
-            return rows_of("`personal` returned", models, len(some), models=True)
+            return require_models(self.verbs, models, len(some), self.task.size if self._plain else None)
 
         return self.chunks.over(len(ids), one)
 
     def global_model(self) -> Tensor | None:
         """Return the global model [P]; None if the method has none."""
-        return self.verbs.global_model(self.server)
+        return require_global(self.verbs, self.verbs.global_model(self.server), self.task.size)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether a personalised model is a model of the task, and not a vector for the method's own `logits`."""
+        return getattr(self.verbs.logits, "__func__", None) is Method.logits
 
     def next_turn(self, ids: Tensor) -> tuple[Given, ClientData]:
         """Return the inputs and the data of some clients in the next round, as if they were its cohort."""
@@ -235,12 +242,12 @@ class Simulation:
     def _scores(self, ids: Tensor, found: Targets) -> dict[str, Scores]:
         """Return the scores [C] of some clients, by view and target as in `evaluate`."""
         large, fed, who = self.schedule.eval_batch, self.federation, ids.tolist()
-        common, plain = self.global_model(), getattr(self.verbs.logits, "__func__", None) is Method.logits
+        common = self.global_model()
         views: dict[str, dict[str, Scores]] = {}
         if common is not None:
             views["global"] = score(self.task, self.task.logits, ((i, common) for i in who), fed, found, large)
         # A client whose personal model is the very tensor of the global model has the global model's scores.
-        known = views.get("global") if plain else None
+        known = views.get("global") if self._plain else None
         own = zip(who, self.personal_models(ids), strict=True)
         others = ((i, w) for i, w in own if known is None or common is None or w.data_ptr() != common.data_ptr())
         views["personal"] = score(self.task, self.verbs.logits, others, fed, found, large, known)
@@ -272,8 +279,7 @@ class Simulation:
         if self.federation.device.type == "cuda":
             torch.cuda.synchronize()  # kernels run asynchronously: without it the time of training would be too short
         trained = perf_counter()
-        _require_same_form(done.server, received)
-        self.server = done.server
+        self.server = require_server(self.verbs, done.server, received)
         self.last[ids] = self.round
         if self.stale is not None:
             if self.verbs.method and (rows := self.verbs.method.rows_on_server):
@@ -286,19 +292,8 @@ class Simulation:
         scores = self.evaluate() if due else {}
         return RoundResult(
             self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic,
-            scores, self._shown(), self._spend(ids, done.spent),
+            scores, require_shown(self.verbs, self.verbs.show(self.server)), self._spend(ids, done.spent),
         )  # fmt: skip
-
-    def _shown(self) -> dict[str, Tensor]:
-        """Return what the method shows. Raises TypeError if something can neither be logged nor drawn."""
-        shown = self.verbs.show(self.server)
-        for name, value in shown.items():
-            if not isinstance(value, Tensor) or value.dim() not in (0, 2):
-                what = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise TypeError(
-                    f"`show` returned {what} as '{name}': it must be a tensor, [] to be logged or [a, b] to be drawn"
-                )
-        return shown
 
     def _keep_trained(self, ids: Tensor, w: Tensor | None) -> None:
         """Keep the models of a cohort after local training. w: what it sent; other shapes than [M, P] are not kept."""
@@ -364,20 +359,3 @@ class Simulation:
             self.federation, ids.tolist(), round,
             batch=batch, large=large, purpose=purpose, batching=self.schedule.batching,
         )  # fmt: skip
-
-
-def _require_same_form(new: Any, old: Any) -> None:
-    """Raise TypeError if `aggregate` returned a server state whose w has another shape or type, or in which something
-    changes that is no tensor.
-    """
-    w, before = getattr(new, "w", None), getattr(old, "w", None)
-    if isinstance(w, Tensor) and isinstance(before, Tensor) and (w.shape, w.dtype) != (before.shape, before.dtype):
-        got, was = (f"{list(each.shape)} {each.dtype}".replace("torch.", "") for each in (w, before))
-        raise TypeError(f"`aggregate` returned w of {got}: it must be {was}, as it was")
-    if constants(new) != constants(old):
-        parts = zip(getattr(old, "_fields", ()), old, new, strict=False)
-        fields = [name for name, was, now in parts if constants(was) != constants(now)]
-        raise TypeError(
-            f"`aggregate` returned a server state with {constants(new)} where it had {constants(old)}, in "
-            f"{', '.join(fields)}: what changes in it has to be a tensor, since a checkpoint keeps tensors alone"
-        )

@@ -1,4 +1,4 @@
-"""UserError, the exception whose message is shown to the user, Diverged, and an argument parser."""
+"""Exceptions whose message says all, messages about exceptions, and an argument parser."""
 
 import argparse
 import re
@@ -14,6 +14,12 @@ class UserError(Exception):
 
 class Diverged(Exception):  # noqa: N818 (as the field says it)
     """A trial has diverged: no client's loss is finite any more. Its record is kept."""
+
+
+class BadReturn(TypeError):  # noqa: N818 (it says what is wrong)
+    """A verb of a method has returned something that it must not. The message names the verb and where it is written,
+    so that it is shown without a traceback.
+    """
 
 
 def one_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 
+from pflsweep.util.errors import BadReturn
 from pflsweep.util.source_hash import ROOT, is_own_file
 
 HEADER = "Traceback (most recent call last)"  # Python's, which begins a note of another process's frames too
@@ -13,8 +14,11 @@ HEADER = "Traceback (most recent call last)"  # Python's, which begins a note of
 def text(error: BaseException) -> str:
     """Return an exception's traceback as text, from the first frame of the user's own code that pflsweep called.
 
-    All frames are shown if there is none. An exception of another process has its text in a note.
+    All frames are shown if there is none, and none of a BadReturn. An exception of another process has its text in a
+    note.
     """
+    if isinstance(error, BadReturn):
+        return f"{type(error).__name__}: {error}"
     if noted := _noted(error):
         return noted
     shown = TracebackException.from_exception(error)
@@ -25,7 +29,11 @@ def text(error: BaseException) -> str:
 
 def is_shortened(error: BaseException) -> bool:
     """Return True if `text` leaves frames of an exception out."""
-    return bool(_noted(error)) or any(_from_own(e.stack) for e in _chain(TracebackException.from_exception(error)))
+    return (
+        isinstance(error, BadReturn)
+        or bool(_noted(error))
+        or any(_from_own(e.stack) for e in _chain(TracebackException.from_exception(error)))
+    )
 
 
 def line(error: BaseException) -> str:

@@ -194,13 +194,19 @@ def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
-        (broken.SendsOneForAll, "`send` returned [7, 89]: it must be ["),
-        (broken.HasOnePersonalModel, "`personal` returned [89]: it must be ["),
-        (broken.ForgetsTheState, "`finish` has to return a pair: what the clients send, and their new states"),
+        (broken.SendsOneForAll, "`send` of SendsOneForAll returned [7, 89]: it must be ["),
+        (broken.HasOnePersonalModel, "`personal` of HasOnePersonalModel returned [89]: it must be ["),
+        (
+            broken.ForgetsTheState,
+            "`finish` of ForgetsTheState has to return a pair: what the clients send",
+        ),
         (broken.CountsInFloat32, "state of [1, 3] of float64; by `init_client` it has to be [1, 3] of float32"),
         (broken.CountsInFloat32, "make tensors by w.new_zeros(...)"),
-        (broken.ShowsAVector, "`show` returned [89] as 'model': it must be a tensor, [] to be logged or [a, b]"),
-        (broken.ShowsANumber, "`show` returned float as 'norm': it must be a tensor"),
+        (
+            broken.ShowsAVector,
+            "`show` of ShowsAVector returned [89] as 'model': it must be a tensor, [] to be",
+        ),
+        (broken.ShowsANumber, "`show` of ShowsANumber returned float as 'norm': it must be a tensor"),
     ],
 )
 def test_a_verb_that_returns_the_wrong_shape_or_type_is_named(cls: type[Method], words: str) -> None:

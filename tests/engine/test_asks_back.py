@@ -72,7 +72,11 @@ class AnswersOneForAll(LineSearch):
 
 @pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize(
-    ("cls", "said"), [(AsksOneForAll, "`aggregate` asked"), (AnswersOneForAll, "`answer` returned")]
+    ("cls", "said"),
+    [
+        (AsksOneForAll, "`aggregate` of AsksOneForAll asked"),
+        (AnswersOneForAll, "`answer` of AnswersOneForAll returned"),
+    ],
 )
 def test_questions_and_replies_have_a_row_for_each_client(cls: type[LineSearch], said: str, chunk: int) -> None:
     """Cut along another axis, or broadcast, they would give wrong numbers without an error."""

@@ -50,9 +50,9 @@ def test_what_is_no_tensor_may_not_change() -> None:
     clients = Clients({"w": torch.zeros(2), "turns": 0}, 5)
     ids, w = torch.tensor([3]), torch.ones(1, 2)
     clients.put(ids, {"w": w, "turns": 0})
-    with pytest.raises(TypeError, match=r"a client state with \[1\] where `init_client` has \[0\]: what changes"):
-        clients.put(ids, {"w": 2 * w, "turns": 1})
-    assert clients.get(ids)["w"].tolist() == [[1, 1]]
+    assert clients.misfit(1, {"w": 2 * w, "turns": 0}) == ""
+    assert clients.misfit(1, {"w": w, "turns": 1}).startswith("with [1] where `init_client` has [0]: what changes")
+    assert clients.misfit(1, {"turns": 0}) == "with 0 tensors where `init_client` has 1"
     with pytest.raises(TypeError, match="has a list, whose tensors would not be kept: use a tuple"):
         Clients(([torch.zeros(2)],), 5)
 

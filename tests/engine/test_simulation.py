@@ -1,5 +1,6 @@
 """Rounds: sampling, the content of a result, and that a run can be stopped and continued."""
 
+import re
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Method
+from pflsweep.util.errors import BadReturn
 from tests.algorithms.helpers import ONE_AND_TWO, STILL, by_hand, close, simulate
 
 
@@ -162,10 +164,29 @@ class CountsRounds(FedAvg):
 
 
 def test_what_changes_in_the_servers_state_has_to_be_a_tensor() -> None:
-    with pytest.raises(
-        TypeError, match=r"`aggregate` returned a server state with \[1\] where it had \[0\], in rounds: "
-    ):
+    said = r"`aggregate` of CountsRounds returned a server state with \[1\] where it had \[0\], in rounds: "
+    with pytest.raises(BadReturn, match=said):
         advance(case(CountsRounds).simulation(), 1)
+
+
+@pytest.mark.parametrize(
+    "verb", ["init", "init_client", "send", "start", "fit", "finish", "aggregate", "personal", "show"]
+)
+def test_a_verb_without_a_return_is_named_with_the_line_where_it_is_written(verb: str) -> None:
+    def forgets(self: FedAvg, *_: Any) -> None: ...
+
+    cls = type("Forgets", (FedAvg,), {verb: forgets})
+    said = "has to return a pair:" if verb == "finish" else "returned None: it must be"
+    line = forgets.__code__.co_firstlineno
+    with pytest.raises(BadReturn, match=rf"^`{verb}` of Forgets {said} .*\({re.escape(__file__)}, line {line}\)$"):
+        advance(case(cls).simulation(), 1).evaluate()
+
+
+@pytest.mark.parametrize("verb", ["personal", "global_model"])
+def test_models_of_another_length_are_refused_before_they_are_scored(verb: str) -> None:
+    cls = type("Heads", (FedAvg,), {verb: lambda self, *given: getattr(FedAvg, verb)(self, *given)[..., :10]})
+    with pytest.raises(BadReturn, match=rf"^`{verb}` of Heads returned \[.*10\]: it must be .*\d\d\]"):
+        advance(case(cls).simulation(), 1).evaluate()
 
 
 def test_stale_personal_models_are_those_of_before_aggregation() -> None:
