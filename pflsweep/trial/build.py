@@ -112,6 +112,11 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
             rows = checked_partition(returned, dataset)
         except UserError as error:
             raise UserError(f"{partition}: {error}") from error
+        if own and partition.options.get("clients") not in (None, len(rows.train)):
+            raise UserError(
+                f"{partition} returned {len(rows.train)} clients, and partition.clients is "
+                f"{partition.options['clients']}: return as many, or name that key otherwise."
+            )
     else:
         rows = prescribed.rows_of(dataset, config.node("partition").options.get("clients"))
     if data.validation and rows.validation is not None:

@@ -59,16 +59,18 @@ def hidden(dataset, seed, clients):
     return iid.split(dataset, int(drawn.integers(1 << 30)), clients, 0.25)
 def open(dataset, seed, clients):
     return iid.split(dataset, int(np.random.randint(1 << 30)), clients, 0.25)
+def fewer(dataset, seed, clients):
+    return iid.split(dataset, seed, clients - 2, 0.25)
 """
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of options with partitions that do not follow from their seed."""
+    """A folder of options with partitions that do not follow from their seed, and one that has too few clients."""
     (tmp_path / "drawing_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "partition").mkdir()
-    for name in ("hidden", "open"):
+    for name in ("hidden", "open", "fewer"):
         (tmp_path / "partition" / f"{name}.yaml").write_text(f"_target_: drawing_parts.{name}\nclients: 8\n")
     return tmp_path
 
@@ -77,6 +79,12 @@ def test_a_partition_that_draws_from_a_global_generator_is_refused(own: Path) ->
     said = r"partition=open.* draws from the global generator of NumPy .*cuts the dataset.*generator\(seed"
     with pytest.raises(UserError, match=said):
         run_trial(compose([*SMALL, "tracking=none", "partition=open"], own))
+
+
+def test_a_partition_with_fewer_clients_than_its_option_says_is_refused(own: Path) -> None:
+    said = r"partition=fewer.* returned 6 clients, and partition.clients is 8: return as many, or"
+    with pytest.raises(UserError, match=said):
+        run_trial(compose([*SMALL, "tracking=none", "partition=fewer"], own))
 
 
 def test_a_trial_does_not_go_on_with_other_rows(own: Path) -> None:

@@ -207,12 +207,16 @@ def print_results(queue: Queue, track: bool) -> int:
 
 
 def _name_failures(sweep: SweepState) -> int:
-    """Print each failure with its traceback, and return the exit code."""
+    """Print each failure, with its traceback where that is another than before, and return the exit code."""
     bad = status_groups.failed_slots(sweep)
     failed = [state for _, state in bad]
     # The failures are first the failed slots, then searches without a winner, which have no traceback
+    shown: set[str] = set()
     for line, trace in zip_longest(status_groups.failure_lines(sweep), (state.result.get("trace") for state in failed)):
-        print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
+        # A method with a bug fails at every point, and an error that is shown as its message alone has no frames
+        new = trace and trace not in shown and not line.endswith(trace)
+        print(f"pflsweep: {line}" + (f"\n{trace}" if new else ""), file=sys.stderr)
+        shown.add(trace or "")
     if not failed:
         return 0
     by_itself = all(is_tried_again(slot, state) for slot, state in bad)
