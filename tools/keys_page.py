@@ -20,10 +20,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 INTRO = """# Keys
 
 `key=value` on the command line sets a key. `pflsweep list keys` prints those of every trial and of a sweep. Keys of
-methods are in [reports/methods.md](../reports/methods.md); `pflsweep list datasets` has those of datasets. This page is
-written by `python -m tools.keys_page`.
+methods are in [reports/methods.md](../reports/methods.md). This page is written by `python -m tools.keys_page`.
 """
 OF_OPTIONS = {
+    "dataset": "Keys of a dataset",
     "partition": "Keys of a partition",
     "model": "Keys of a model",
     "ala": "Keys of ALA",
@@ -31,7 +31,7 @@ OF_OPTIONS = {
     "privacy": "Keys of DP-SGD",
 }
 # Keys that have a row in another table, and those that cannot be set
-ELSEWHERE = ("_target_", "defaults", "partition.seed")
+ELSEWHERE = ("_target_", "defaults", "dataset.name", "partition.seed")
 
 
 def page() -> str:

@@ -53,7 +53,7 @@ def _main(argv: list[str]) -> int:
         print(f"pflsweep: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print(str(stop) or "stopped; give the same command again to continue", file=sys.stderr)
+        print(str(stop) or f"stopped{signals.AGAIN}", file=sys.stderr)
         return signals.exit_code()
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) or error.filename is None:

@@ -1,6 +1,7 @@
 """Hydra's sweeper for `-m`: build the plan, let workers train it, and print one table at the end."""
 
 import sys
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,14 @@ if TYPE_CHECKING:  # Hydra imports this module for --help too
 def _say_finishing() -> None:
     """Print a message on a signal after all trials. An exception would be swallowed by MLflow or a figure."""
     print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
+
+
+def _left(queue: "Queue", said: str) -> str:
+    """Return the message of a sweep that was stopped. said: that of the trial that stopped; "" outside of a trial."""
+    with suppress(UserError):
+        queue.refresh()
+    left = f"{queue.sweep.left} of {len(queue.sweep.states)} trials are left{signals.AGAIN}"
+    return f"{said.removesuffix(signals.AGAIN) or 'stopped'}\n{left}"
 
 
 class TrialSweeper(Sweeper):
@@ -105,12 +114,12 @@ class TrialSweeper(Sweeper):
                 queue.refresh()
                 # The workers alone were interrupted, or another command retries trials
                 if not sweep.finished:
-                    raise KeyboardInterrupt(
-                        f"{sweep.left} of {len(sweep.states)} trials are left, and no worker of this command trains "
-                        "them now; give the same command again to continue"
-                    )
+                    raise KeyboardInterrupt("no worker of this command trains now")
+            except KeyboardInterrupt as stop:
+                stop_sweep(options, plan.id)
+                raise KeyboardInterrupt(_left(queue, str(stop))) from stop
             except BaseException:
-                # Also Ctrl-C, and a cluster or database that is unavailable
+                # Such as a cluster or a database that is unavailable
                 stop_sweep(options, plan.id)
                 raise
         else:

@@ -50,6 +50,7 @@ from pflsweep.trial.tables import (
 from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
+from pflsweep.util.signals import AGAIN
 from pflsweep.util.source_hash import edited_components
 
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
@@ -264,9 +265,7 @@ def _run(
             record.set_status(status=status)
             total = simulation.schedule.rounds
             done = record.status["rounds"]
-            raise Stopped(
-                f"{name}: stopped after round {done} of {total}; give the same command again to continue"
-            ) from interrupt
+            raise Stopped(f"{name}: stopped after round {done} of {total}{AGAIN}") from interrupt
         except (Pruned, Diverged, StorageUnavailable, LeaseLost) as end:
             ends = {Pruned: "pruned", Diverged: "failed"}
             status = ends.get(type(end), "interrupted")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+AGAIN = "; give the same command again to continue"  # the end of the message of a command that was stopped
 # The last signal that asked this process to stop.
 _last: int = signal.SIGINT
 # True once a signal has asked this command, or the block inside `handled`, to stop.
@@ -56,7 +57,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     global _last, _requested
     _last, _requested = number, True
     if number == signal.SIGTERM:
-        raise Terminated("stopped by SIGTERM; give the same command again to continue")
+        raise Terminated(f"stopped by SIGTERM{AGAIN}")
     raise KeyboardInterrupt
 
 

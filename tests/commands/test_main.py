@@ -391,7 +391,8 @@ def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
         rest = process.stderr.read()
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
-    assert re.search("stopped after round [0-9]+ of 1000000; give the same command again to continue", rest)
+    said = "stopped after round [0-9]+ of 1000000\n3 of 3 trials are left; give the same command again to continue"
+    assert re.search(said, rest)
     (folder,) = (file.parent for file in Path("runs").glob("*/meta.json"))
     assert '"interrupted"' in (folder / "status.json").read_text()
     assert main([*SMALL, f"train.rounds={len(pd.read_parquet(folder / 'rounds.parquet')) + 1}"]) == 0

@@ -102,7 +102,7 @@ def test_workers_that_are_each_interrupted_end_in_no_table(tmp_path: Path) -> No
             os.kill(worker, signal.SIGINT)
         out, rest = process.communicate(timeout=300)
     assert process.returncode == 130, rest
-    assert "2 of 2 trials are left, and no worker of this command trains them now" in rest
+    assert "no worker of this command trains now\n2 of 2 trials are left; give the same command again to" in rest
     assert not out
 
 
