@@ -127,6 +127,11 @@ def _paths(values: Any) -> list[str]:
 
 def import_object(path: str, what: str) -> Any:
     """Import and return the object of a dotted path. Raises UserError, beginning with `what`, where there is none."""
+    if "/" in path or path.endswith(".py"):
+        stem = path.rpartition("/")[2].removesuffix(".py")
+        raise UserError(
+            f"{what}: '{path}' is a file: name what is in it, as in {stem}.Name, with its folder in PYTHONPATH."
+        )
     module, _, name = path.rpartition(".")
     try:
         found = importlib.import_module(module)

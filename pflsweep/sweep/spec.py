@@ -293,7 +293,9 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
         raise UserError(f"{what} '{name}': the file is {kind}. Names without .yaml are those of sweeps/.")
     if (file := _find_named(name, folder)) is not None:
         return file
-    raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
+    # Of a name with a folder, such as common/lr, the others there are enough
+    near = [each for each in known if each.rpartition("/")[0] == name.rpartition("/")[0]] or known
+    raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(near) or 'none'}.")
 
 
 def _find_named(name: str, folder: str) -> Path | None:

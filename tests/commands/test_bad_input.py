@@ -52,7 +52,7 @@ GIVEN = [
     ),
     ("train.ünï=3", ["'train.ünï=3'", "ASCII letters", "--config-dir"]),
     ("algorithm=路径", ["there is no algorithm '路径'", "fedavg"]),
-    ("dataset=npz dataset.path=路径/x.npz", ["dataset.path is 路径/x.npz: there is no such file"]),
+    ("dataset=npz dataset.path=路径/x.npz", ["dataset.path is 路径/x.npz: there is no such file in /", "路径."]),
     ("dataset=路 --config-dir=路径", ["There is no folder '路径'"]),
     ("train.lr_of=last_turn algorithm=scaffold", ["algorithm=scaffold takes one learning rate", "It goes with apfl"]),
     ("privacy=dp_sgd privacy.read_after=0", ["privacy.read_after is 0", "above 0 or null"]),

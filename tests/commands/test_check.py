@@ -165,6 +165,7 @@ def test_check_reads_a_folder_of_ones_own(few: None, tmp_path: Path) -> None:
             r"module 'nowhere\.at_all' cannot be imported: ModuleNotFoundError.*'nowhere'",
         ),
         (["tests.broken.WritesIntoUp"], r"'tests\.broken' has no 'WritesIntoUp'.*Did you mean"),
+        (["../mine/methods.py"], r"'\.\./mine/methods\.py' is a file: name what is in it, as in methods\.Name"),
         (["tests.broken.SaysNothing"], "is not a method"),
         (["fedprox", "mu=[1"], "cannot be read as YAML"),
         (["fedavgg"], "no algorithm 'fedavgg'. Did you mean 'fedavg'"),

@@ -63,8 +63,10 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     top = fill(tmp_path / "mine", {"a": 2, "b": 1})
     with pytest.raises(UserError, match=r"dataset=folder reads data of your own: .*dataset.path=FOLDER"):
         from_yaml("folder", tmp_path)
-    with pytest.raises(UserError, match=r"dataset.path is /nowhere: there is no such folder"):
+    with pytest.raises(UserError, match=r"dataset.path is /nowhere: there is no such folder in /\."):
         from_yaml("folder", tmp_path, path="/nowhere")
+    with pytest.raises(UserError, match=rf"there is no such folder in {tmp_path}\. Did you mean 'mine'"):
+        from_yaml("folder", tmp_path, path=str(tmp_path / "mien"))
     with pytest.raises(UserError, match=r"a has 0 folder"):
         from_yaml("folder", tmp_path, path=str(top / "a"))
     with pytest.raises(UserError, match=r"dataset.channels is 4"):

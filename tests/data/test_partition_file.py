@@ -112,7 +112,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
 
     refused("partition=from_file reads data of your own: say where they are, partition.path=FILE")
-    refused("partition.path is nowhere.json: there is no such file", "partition.path=nowhere.json")
+    refused("partition.path is nowhere.json: there is no such file in ", "partition.path=nowhere.json")
     (tmp_path / "a.json").write_text("{")
     refused("a.json: it cannot be read as JSON (Expecting property name", "partition.path=a.json")
     (tmp_path / "a.npz").write_bytes(b"none")

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, nearest
 from pflsweep.util.files import locked
 from pflsweep.util.resources import user_cache
 
@@ -61,7 +61,10 @@ def own_path(name: str, value: str | None, folder: bool, group: str = "dataset")
         raise UserError(f"{group}={name} reads data of your own: say where they are, {group}.path={kind.upper()}.")
     path = Path(value).expanduser().absolute()
     if not (path.is_dir() if folder else path.is_file()):
-        raise UserError(f"{group}.path is {value}: there is no such {kind}.")
+        there = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise UserError(
+            f"{group}.path is {value}: there is no such {kind} in {path.parent}.{nearest(path.name, there)}"
+        )
     return path
 
 
