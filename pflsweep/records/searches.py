@@ -23,6 +23,8 @@ class Searches(NamedTuple):
     partial: final trials of searches in which some points have no result.
     superseded: former final trials, of points that do not win any more.
     order: for each final trial, its ledger and its position among the trials of all ledgers.
+    commands: of each ledger, by its id.
+    waiting: by ledger, what has not all of its final trials, each as text.
     """
 
     keys: frozenset[str] = frozenset()
@@ -31,6 +33,8 @@ class Searches(NamedTuple):
     partial: frozenset[str] = frozenset()
     superseded: frozenset[str] = frozenset()
     order: Mapping[str, tuple[str, int]] = {}
+    commands: Mapping[str, str] = {}
+    waiting: Mapping[str, list[str]] = {}
 
 
 def find_searches(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
@@ -50,7 +54,27 @@ def find_searches(records: Iterable[Record], places: Iterable[Folder] = ()) -> S
     named = [(ledger.id, identity) for ledger, group in groups for identity in group["trials"].values()]
     order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(named)}
     keys = frozenset(key for _, group in searched for key in group["space"])
-    return Searches(keys, frozenset(trials | superseded), won, frozenset(partial), frozenset(superseded), order)
+    sweeps = {ledger.id: ledger for ledger, _ in groups}
+    return Searches(
+        keys,
+        frozenset(trials | superseded),
+        won,
+        frozenset(partial),
+        frozenset(superseded),
+        order,
+        {id: ledger.command for id, ledger in sweeps.items()},
+        {id: _waiting(ledger) for id, ledger in sweeps.items()},
+    )
+
+
+def _waiting(ledger: Ledger) -> list[str]:
+    """Return the groups of a ledger that lack final trials, each with how many of its seeds are there."""
+    seeds = len(ledger.seeds)
+    return [
+        f"{method}{f' {setting}' if setting else ''}: {len(group['trials'])} of {seeds} seeds"
+        for (setting, method), group in ledger.groups.items()
+        if len(group["trials"]) < seeds
+    ]
 
 
 def trials_of(sweeps: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
@@ -67,8 +91,11 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     """Say how the hyperparameters of a group's final trials were chosen."""
     data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
     scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
+    seeds = ", ".join(map(str, ledger.seeds[: ledger.tune["seeds"]]))
+    value = group["winner_value"]
+    best = "" if value is None else f", {100 * value:.1f}%"
     at = [describe_edge(key, as_override(group["winner"][key]), side) for key, side in find_edges(group).items()]
-    return "; ".join([f"the best of {group['points']} points{scale} on {data}", *at])
+    return "; ".join([f"the best of {group['points']} points{scale} on {data} of seed {seeds}{best}", *at])
 
 
 def _tried(records: Iterable[Record], searched: Iterable[tuple[Ledger, dict[str, Any]]]) -> set[str]:

@@ -1,5 +1,6 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         searches=_searches(chosen),
         differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in differing],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
+        commands=_commands(chosen),
+        waiting=_waiting(chosen),
         left_out=_left_out(chosen),
     )
     path = out / "runs.md"
@@ -55,6 +58,7 @@ def _section(
 ) -> dict[str, Any]:
     """Return one setting's part of the page; tables and lines are markdown. end: of its figures' names."""
     base, new = setting.baseline(baseline), tables.newcomers(setting)
+    others = tables.others(setting, base, goal)
     return {
         "name": setting.name,
         "accuracy": tables.as_markdown(tables.accuracy(setting, base)),
@@ -62,7 +66,8 @@ def _section(
         "past": _past(setting.rows),
         "reconstructed": _reconstructions(setting.rows),
         "no_baseline": baseline if base is None else "",
-        "others": tables.as_markdown(tables.others(setting, base, goal)),
+        "others": tables.as_markdown(others),
+        "targets": any(re.search("S-acc|G-acc|trained", str(column)) for column in others.columns),
         "newcomers": tables.as_markdown(new) if len(new) else "",
         "cost": tables.as_markdown(tables.cost(setting)),
         "figures": draw(setting, base, out, end),
@@ -188,6 +193,22 @@ def _origin_of(record: Record, key: str) -> str:
     sessions = [record.meta, *record.meta.get("sessions", [])]
     values = [session.get(key, session.get("environment", {}).get(key)) for session in sessions]
     return ", then ".join(dict.fromkeys("unknown" if value is None else str(value) for value in values))
+
+
+def _commands(chosen: Chosen) -> list[str]:
+    """Return the commands of the sweeps that the runs belong to."""
+    return [code(chosen.searches.commands[id]) for id in _sweeps(chosen)]
+
+
+def _waiting(chosen: Chosen) -> list[str]:
+    """Return what the sweeps of the runs have not trained yet."""
+    return [inline(line) for id in _sweeps(chosen) for line in chosen.searches.waiting[id]]
+
+
+def _sweeps(chosen: Chosen) -> list[str]:
+    """Return the ids of the ledgers that the runs belong to, each once."""
+    found = [chosen.searches.order.get(record.meta["identity"]) for record in chosen.records]
+    return list(dict.fromkeys(place[0] for place in found if place))
 
 
 def _left_out(chosen: Chosen) -> list[str]:

@@ -10,6 +10,7 @@ from pflsweep.commands.report import main
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen, choose, without_searches
+from pflsweep.report import page
 from pflsweep.report.compare import settings
 from pflsweep.util.errors import UserError
 from tests.report import records
@@ -54,8 +55,14 @@ def test_winners_meet_in_one_table_and_their_search_in_none(here, capsys):
     assert table[3][1] == "2"  # seeds
     assert table[3][4][0] in "+-", "a paired difference"
     assert table[3][4][1].isdigit()
-    assert "- fedavg: `train.lr=0.5`; the best of 2 points on validation data" in text
-    assert "`train.lr=0.1`; the best of 2 points on validation data" in text
+    assert "- fedavg: `train.lr=0.5`; the best of 2 points on validation data of seed 0, " in text
+    assert "`train.lr=0.1`; the best of 2 points on validation data of seed 0, " in text
+    commands = text.split("Commands of these sweeps:")[1].split("## How")[0]
+    assert commands.split() == [
+        "-",
+        *f"`pflsweep -m algorithm=fedavg,pgfed seed=0,1 tune=grid {' '.join(SMALL)}`".split(),
+    ]
+    assert "S-acc" not in text, "which nobody asked for"
     assert "- train: " in text
     assert "train.lr=" not in text.split("- train: ")[1].splitlines()[0]
     assert "4 trials of searches left out" in capsys.readouterr().out
@@ -66,6 +73,20 @@ def test_the_table_that_ends_the_sweep_is_one(swept):
     assert end.split()[0] == "method", "no column says that settings differ"
     assert "fedavg" in end
     assert "pgfed" in end
+
+
+def test_what_a_sweep_has_not_trained_yet_is_named(tmp_path):
+    won = finished(tmp_path, "fedavg", [5, 5, 5, 5], train__lr=0.05)
+    ledger(tmp_path, won, "test")
+    (file,) = (tmp_path / "sweeps").glob("*.json")
+    content = json.loads(file.read_text())
+    (of,) = content["groups"]
+    content |= {"seeds": [0, 1], "groups": [of, {**of, "method": "local", "trials": {}, "winner": None}]}
+    file.write_text(json.dumps(content))
+    chosen = without_searches(choose(tmp_path, []), [])
+    text = page.write(chosen, tmp_path / "out", None).read_text()
+    waiting = text.split("Of these sweeps not trained, or not yet:")[1].split("##")[0]
+    assert [line for line in waiting.splitlines() if line] == ["- fedavg: 1 of 2 seeds", "- local: 0 of 2 seeds"]
 
 
 @pytest.mark.slow
@@ -150,7 +171,7 @@ def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
     found = find_searches([won, tried, drawn, own])
     assert found.trials == {tried.meta["identity"], drawn.meta["identity"]}
     at = "train.lr=0.05 is the smallest value tried"
-    assert found.won == {won.meta["identity"]: f"the best of 3 points on TEST data; {at}"}
+    assert found.won == {won.meta["identity"]: f"the best of 3 points on TEST data of seed 0, 50.0%; {at}"}
     (setting,) = settings([won, own], found.keys)
     assert [row.label for row in setting.rows] == ["fedavg (train.lr=0.05)", "fedavg (train.lr=0.07)"]
     assert len(settings([won, own])) == 2, "a rate that nothing has searched is of the setting"
