@@ -58,10 +58,7 @@ def test_winners_meet_in_one_table_and_their_search_in_none(here, capsys):
     assert "- fedavg: `train.lr=0.5`; the best of 2 points on validation data of seed 0, " in text
     assert "`train.lr=0.1`; the best of 2 points on validation data of seed 0, " in text
     commands = text.split("Commands of these sweeps:")[1].split("## How")[0]
-    assert commands.split() == [
-        "-",
-        *f"`pflsweep -m algorithm=fedavg,pgfed seed=0,1 tune=grid {' '.join(SMALL)}`".split(),
-    ]
+    assert commands.strip().startswith("- `pflsweep -m algorithm=fedavg,pgfed seed=0,1 tune=grid train.rounds=3 ")
     assert "S-acc" not in text, "which nobody asked for"
     assert "- train: " in text
     assert "train.lr=" not in text.split("- train: ")[1].splitlines()[0]

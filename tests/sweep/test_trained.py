@@ -92,7 +92,8 @@ def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_settin
     found = find_searches(map(Record, (file.parent for file in Path("runs").glob("*/meta.json"))))
     (won,) = set(found.won.values())
     assert won.startswith("the best of 2 points at scale 1 on validation data of seed 0, ")
-    assert (len(found.trials), won.endswith("; train.lr=0.1 is the largest value tried")) == (2, True)
+    assert len(found.trials) == 2
+    assert won.endswith("; train.lr=0.1 is the largest value tried; algorithm.mu=0.001 is the smallest value tried")
     table(5)
     assert "0 of 1 are trained already, 1 are to be trained (2 trials), 1 of them again, since" in told(capsys, *words)
 
