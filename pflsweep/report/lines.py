@@ -57,12 +57,12 @@ def drawn_in_words(drawn: Iterable[Collection[str]]) -> str:
     return " and ".join(["the best", *also]) if len(also) < 2 else f"the best, {also[0]} and {also[1]}"
 
 
-def colours_in_words(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
-    """Return what the colours mean. drawn: the lines of each panel."""
+def colours_in_words(drawn: Iterable[Collection[str]], own: Collection[str], whose: str = "paper") -> str:
+    """Return what the colours mean. drawn: the lines of each panel. own: lines of a method, and whose it is."""
     methods = {each for panel in drawn for each in panel}
     if not methods & set(own):
         return "orange: the best method"
-    return "blue: the paper's method" + (", orange: the best other one" if methods - set(own) else "")
+    return f"blue: the {whose}'s method" + (", orange: the best other one" if methods - set(own) else "")
 
 
 def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -134,7 +134,7 @@ def curves(comparison: Comparison) -> Iterator[Picture]:
         lines.name_ends(made, zip(all_axes, ends, strict=True))
     said = [
         "mean accuracy by round",
-        lines.colours_in_words(drawn, own),
+        lines.colours_in_words(drawn, own, comparison.layout.whose),
         *(["band: one std over seeds"] if bands else []),
     ]
     said += [f"at most {lines.MOST} methods per panel: {lines.drawn_in_words(drawn)}"] if cut else []
@@ -240,11 +240,8 @@ def privacy(comparison: Comparison) -> Iterator[Picture]:
             axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
             lines.percent(axes)
         lines.name_ends(made, zip(all_axes, ends, strict=True))
-    yield Picture(
-        "privacy",
-        f"accuracy against epsilon; dashed: without noise; {lines.colours_in_words(shown, _own(comparison))}",
-        made,
-    )
+    colours = lines.colours_in_words(shown, _own(comparison), comparison.layout.whose)
+    yield Picture("privacy", f"accuracy against epsilon; dashed: without noise; {colours}", made)
 
 
 def gains(comparison: Comparison) -> Iterator[Picture]:

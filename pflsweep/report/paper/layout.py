@@ -72,6 +72,11 @@ class Layout(NamedTuple):
         return any(line.text for line in self.printed)
 
     @property
+    def whose(self) -> str:
+        """Whose method `own` is: the paper's, or that of a table of one's own."""
+        return "paper" if self.in_print else "table"
+
+    @property
     def paper(self) -> str:
         return self.name.partition("/")[0]
 

@@ -44,7 +44,7 @@ def pictures(comparison: Comparison, own: Collection[str] = ()) -> Iterator[Pict
             shows = f"accuracy by each searched hyperparameter, {setting}"
             if any(each.joined for found in panels.values() for each in found):
                 shows += "; line: the best of the points with a value"
-            shows += f"; {lines.colours_in_words(methods, own)}"
+            shows += f"; {lines.colours_in_words(methods, own, comparison.layout.whose)}"
             yield Picture(f"sensitivity-{style.stem(setting)}", shows, drawn)
 
 

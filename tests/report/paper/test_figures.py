@@ -57,3 +57,4 @@ def test_two_pictures_of_one_name_are_an_error(tmp_path: Path) -> None:
 )
 def test_only_colours_that_are_drawn_are_explained(drawn: list[str], said: str) -> None:
     assert lines.colours_in_words([drawn], ["pgfed", "pgfedmo"]) == said
+    assert lines.colours_in_words([drawn], ["pgfed"], "table") == said.replace("paper", "table")
