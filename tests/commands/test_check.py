@@ -49,7 +49,11 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
     (broken.KeepsAMemoryOfItsOwn, p.nothing_is_kept_elsewhere, "self.move changed in training"),
     (broken.KeepsAMemoryInItsClass, p.nothing_is_kept_elsewhere, "KeepsAMemoryInItsClass.derived changed in training"),
-    (broken.TurnsDouble, p.single_precision_is_kept, "`aggregate` returned w of [89] float64: it must be [89] float32"),
+    (
+        broken.TurnsDouble,
+        p.single_precision_is_kept,
+        "`aggregate` of TurnsDouble returned w of [89] float64: it must be [89] float32",
+    ),
     (broken.TakesOneRateForAll, p.own_rates_in_any_chunking, "RuntimeError"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
