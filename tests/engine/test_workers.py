@@ -614,14 +614,19 @@ def test_a_thread_that_writes_while_a_worker_is_forked_does_not_hold_it_up(tmp_p
     program.write_text(
         "import sys, threading, time\n"
         "from pflsweep.engine.workers import Workers\n"
+        "over = threading.Event()\n"
         "def write():\n"
-        "    while True:\n"
+        "    while not over.is_set():\n"
         "        print('x' * 3000, file=sys.stderr, flush=True)\n"
-        "threading.Thread(target=write, daemon=True).start()\n"
+        "thread = threading.Thread(target=write)\n"
+        "thread.start()\n"
         "workers = Workers(4)\n"
         "for _ in range(20):\n"
         "    assert dict(workers.map('job', [1.0] * 8, lambda k: time.sleep(0.02) or k)) == dict(enumerate(range(8)))\n"
         "    workers._alone = 0\n"
+        # Python aborts at its end where a thread still holds that lock
+        "over.set()\n"
+        "thread.join()\n"
     )
     # Unbuffered streams have no such lock
     env = {
