@@ -108,18 +108,14 @@ def load(runs: str | Path = "runs", searches: bool = False) -> "pd.DataFrame":
         parent = Path(runs).absolute().parent
         raise UserError(f"'{runs}' is the folder of one record: give the folder of runs that it is in, '{parent}'.")
     chosen = choose(Path(runs), [])
-    found = of_chosen(chosen)
-    if found.empty:
-        left = f" ({len(chosen.unfinished)} not finished)" if chosen.unfinished else ""
-        raise UserError(f"There is no finished run in '{runs}'{left}. Name another folder, or train something first.")
-    if searches:
+    found = of_chosen(chosen, searches)
+    if not found.empty:
         return found
-    final = found[found["role"] == "final"]
-    if final.empty:
-        raise UserError(
-            f"The {len(found)} finished runs in '{runs}' are of searches: load(..., searches=True) has them."
-        )
-    return final.reset_index(drop=True)
+    if chosen.finished:
+        count = len(chosen.finished)
+        raise UserError(f"The {count} finished runs in '{runs}' are of searches: load(..., searches=True) has them.")
+    left = f" ({len(chosen.unfinished)} not finished)" if chosen.unfinished else ""
+    raise UserError(f"There is no finished run in '{runs}'{left}. Name another folder, or train something first.")
 
 
 def plot(trials: "pd.DataFrame") -> "Figure":

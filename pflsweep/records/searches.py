@@ -23,8 +23,7 @@ class Searches(NamedTuple):
     partial: final trials of searches in which some points have no result.
     superseded: former final trials, of points that do not win any more.
     order: for each final trial, its ledger and its position among the trials of all ledgers.
-    commands: of each ledger, by its id.
-    waiting: by ledger, what has not all of its final trials, each as text.
+    ledgers: by their ids.
     """
 
     keys: frozenset[str] = frozenset()
@@ -33,8 +32,7 @@ class Searches(NamedTuple):
     partial: frozenset[str] = frozenset()
     superseded: frozenset[str] = frozenset()
     order: Mapping[str, tuple[str, int]] = {}
-    commands: Mapping[str, str] = {}
-    waiting: Mapping[str, list[str]] = {}
+    ledgers: Mapping[str, Ledger] = {}
 
 
 def find_searches(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
@@ -54,27 +52,8 @@ def find_searches(records: Iterable[Record], places: Iterable[Folder] = ()) -> S
     named = [(ledger.id, identity) for ledger, group in groups for identity in group["trials"].values()]
     order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(named)}
     keys = frozenset(key for _, group in searched for key in group["space"])
-    sweeps = {ledger.id: ledger for ledger, _ in groups}
-    return Searches(
-        keys,
-        frozenset(trials | superseded),
-        won,
-        frozenset(partial),
-        frozenset(superseded),
-        order,
-        {id: ledger.command for id, ledger in sweeps.items()},
-        {id: _waiting(ledger) for id, ledger in sweeps.items()},
-    )
-
-
-def _waiting(ledger: Ledger) -> list[str]:
-    """Return the groups of a ledger that lack final trials, each with how many of its seeds are there."""
-    seeds = len(ledger.seeds)
-    return [
-        f"{method}{f' {setting}' if setting else ''}: {len(group['trials'])} of {seeds} seeds"
-        for (setting, method), group in ledger.groups.items()
-        if len(group["trials"]) < seeds
-    ]
+    by_id = {ledger.id: ledger for ledger, _ in groups}
+    return Searches(keys, frozenset(trials | superseded), won, frozenset(partial), frozenset(superseded), order, by_id)
 
 
 def trials_of(sweeps: Iterable[Ledger], records: Iterable[Record]) -> set[str]:

@@ -84,11 +84,15 @@ def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
     return Trials(table[[*(key for key in table if key not in RESULTS), *RESULTS]])
 
 
-def of_chosen(chosen: Chosen) -> Trials:
-    """Return the finished trials among some runs. What cannot be read is a warning."""
+def of_chosen(chosen: Chosen, searches: bool) -> Trials:
+    """Return the finished trials among some runs. What cannot be read is a warning.
+
+    searches: also those of searches, whose tables are not read otherwise.
+    """
     for line in chosen.damaged:
         log.warning("left out: %s", line)
-    return trials(chosen.finished, find_searches(chosen.records, chosen.places).trials)
+    found = find_searches(chosen.records, chosen.places).trials
+    return trials((each for each in chosen.finished if searches or each.meta["identity"] not in found), found)
 
 
 def plot(table: pd.DataFrame) -> "Figure":

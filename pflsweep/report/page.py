@@ -1,11 +1,11 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.records.ledger import Ledger
 from pflsweep.records.provenance import code_versions
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen, comparable
@@ -29,6 +29,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     out.mkdir(parents=True, exist_ok=True)
     ends = [f"-{number}" if len(found) > 1 else "" for number in range(1, len(found) + 1)]
     differing = found[0].differing_keys if found else []
+    sweeps = _sweeps(chosen)
     text = template.render(
         "runs.md",
         # A trial that went on is in two settings
@@ -36,8 +37,8 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         searches=_searches(chosen),
         differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in differing],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
-        commands=_commands(chosen),
-        waiting=_waiting(chosen),
+        commands=[code(ledger.command) for ledger in sweeps],
+        waiting=[line for ledger in sweeps for line in _waiting(ledger)],
         left_out=_left_out(chosen),
     )
     path = out / "runs.md"
@@ -58,7 +59,6 @@ def _section(
 ) -> dict[str, Any]:
     """Return one setting's part of the page; tables and lines are markdown. end: of its figures' names."""
     base, new = setting.baseline(baseline), tables.newcomers(setting)
-    others = tables.others(setting, base, goal)
     return {
         "name": setting.name,
         "accuracy": tables.as_markdown(tables.accuracy(setting, base)),
@@ -66,8 +66,8 @@ def _section(
         "past": _past(setting.rows),
         "reconstructed": _reconstructions(setting.rows),
         "no_baseline": baseline if base is None else "",
-        "others": tables.as_markdown(others),
-        "targets": any(re.search("S-acc|G-acc|trained", str(column)) for column in others.columns),
+        "others": tables.as_markdown(tables.others(setting, base, goal)),
+        "targets": any(map(tables.further_scores, setting.rows)),
         "newcomers": tables.as_markdown(new) if len(new) else "",
         "cost": tables.as_markdown(tables.cost(setting)),
         "figures": draw(setting, base, out, end),
@@ -195,20 +195,20 @@ def _origin_of(record: Record, key: str) -> str:
     return ", then ".join(dict.fromkeys("unknown" if value is None else str(value) for value in values))
 
 
-def _commands(chosen: Chosen) -> list[str]:
-    """Return the commands of the sweeps that the runs belong to."""
-    return [code(chosen.searches.commands[id]) for id in _sweeps(chosen)]
-
-
-def _waiting(chosen: Chosen) -> list[str]:
-    """Return what the sweeps of the runs have not trained yet."""
-    return [inline(line) for id in _sweeps(chosen) for line in chosen.searches.waiting[id]]
-
-
-def _sweeps(chosen: Chosen) -> list[str]:
-    """Return the ids of the ledgers that the runs belong to, each once."""
+def _sweeps(chosen: Chosen) -> list[Ledger]:
+    """Return the ledgers that the runs belong to, each once."""
     found = [chosen.searches.order.get(record.meta["identity"]) for record in chosen.records]
-    return list(dict.fromkeys(place[0] for place in found if place))
+    return [chosen.searches.ledgers[id] for id in dict.fromkeys(place[0] for place in found if place)]
+
+
+def _waiting(ledger: Ledger) -> list[str]:
+    """Return what a sweep has not trained yet: its groups without all final trials, and how many seeds they have."""
+    seeds = len(ledger.seeds)
+    return [
+        inline(f"{method}{f' {setting}' if setting else ''}: {len(group['trials'])} of {seeds} seeds")
+        for (setting, method), group in ledger.groups.items()
+        if len(group["trials"]) < seeds
+    ]
 
 
 def _left_out(chosen: Chosen) -> list[str]:

@@ -40,7 +40,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
 
 def others(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:
     """Return all other metrics of the last round; one row per method. goal: an accuracy that is to be reached."""
-    heads = dict.fromkeys(head for row in setting.rows for head in _scored(row))
+    heads = dict.fromkeys(head for row in setting.rows for head in further_scores(row))
     lines = []
     for row in setting.rows:
         line = {
@@ -50,7 +50,7 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
         }
         own = {
             head: _with_std(_last(row, f"{name}_accuracy"), _last(row, f"{name}_std"))
-            for head, name in _scored(row).items()
+            for head, name in further_scores(row).items()
         }
         line |= {head: own.get(head, NONE) for head in heads}
         if baseline:
@@ -61,7 +61,7 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
     return pd.DataFrame(lines)
 
 
-def _scored(row: Row) -> dict[str, str]:
+def further_scores(row: Row) -> dict[str, str]:
     """Return the further scores of a row's runs: heading -> name. S-acc with whose data, as rows may differ in it."""
     metrics = score_keys(row.records[0])
     share = ", ".join(str(metrics[key]) for key in ("metrics.subset", "metrics.subset_size") if key in metrics)
@@ -74,12 +74,12 @@ def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -
 
     goal: as for `others`. A number that a row does not have is NaN.
     """
-    names = {head: name for row in setting.rows for head, name in _scored(row).items()}
+    names = {head: name for row in setting.rows for head, name in further_scores(row).items()}
     lines = []
     for row in setting.rows:
         got, pairs = _gain(row, baseline), row.gains(baseline) if baseline and row is not baseline else []
         own = got if isinstance(got, Interval) else Interval(math.nan, math.nan, math.nan, "")
-        scored = _scored(row)
+        scored = further_scores(row)
         line = {
             "setting": setting.name,
             "method": row.label,

@@ -61,7 +61,8 @@ def own_path(name: str, value: str | None, folder: bool, group: str = "dataset")
         raise UserError(f"{group}={name} reads data of your own: say where they are, {group}.path={kind.upper()}.")
     path = Path(value).expanduser().absolute()
     if not (path.is_dir() if folder else path.is_file()):
-        there = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+        # No error where the folder is missing or may not be read
+        there = sorted(each.name for each in path.parent.glob("*"))
         raise UserError(
             f"{group}.path is {value}: there is no such {kind} in {path.parent}.{nearest(path.name, there)}"
         )

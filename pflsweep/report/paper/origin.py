@@ -1,4 +1,4 @@
-"""What a table was made by: commands, code, machines, and where its runs and records are."""
+"""List what made a table: commands, code and machines, and where its runs and records are."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a page says of the changes between a paper and its authors' code: how far each moves our numbers."""
+"""Say on a page how far each change between a paper and its authors' code moves our numbers."""
 
 from typing import Any
 
