@@ -65,6 +65,8 @@ class Ruling(NamedTuple):
 
     holds: bool | str | None
     checks: list[Check]
+    so_far: bool | str | None = None  # while cells are missing: whether it holds in `settings`, which lack none
+    settings: tuple[str, ...] = ()
     # Methods with published cells that no run of ours can have: the places of those cells, none if it is all of them
     without: dict[str, list[str]] = {}  # noqa: RUF012 (never changed)
 
@@ -82,6 +84,13 @@ def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, 
     if not checks or (needed is not None and not needed <= seen):
         return Ruling(None, checks)
     return Ruling(_verdict(checks, quantifier), checks)
+
+
+def by_setting(claim: dict[str, Any]) -> bool:
+    """Return whether a claim says the same of each setting, so that it can be judged in some of them."""
+    ((form, body),) = claim["expr"].items()
+    across = form == "correlation" or (form == "trend" and "method" not in body["along"])
+    return not across and body.get("quantifier") not in ("some", "mixed") and body.get("reduce", "each") == "each"
 
 
 def needed_cells(claim: dict[str, Any], printed: list[Statistic]) -> set[tuple[str, ...]]:

@@ -75,6 +75,7 @@ def _agreement(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
         "tau": formats.number(verdict.tau, 2),
         "failed": sum(len(trials.failed) for trials in comparison.trials_by_cell),
         "claims": verdict.claims,
+        "so_far": verdict.so_far,
     }
 
 

@@ -41,6 +41,7 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
     """
     cells = [cell for each in reproduction.readings.values() for cell in each.cells.values()]
     printed = {line.std_over for line in reproduction.layout.printed if line.std_over}
+    rulings = [ruling for ruled in reproduction.ruled.values() for _, ruling in ruled]
     why, discussion = verdict.split_why(discussion)
     return template.render(
         "paper.md",
@@ -66,8 +67,9 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         listed=page_effects.LISTED,
         order=_side_by_side(_order(each) for each in reproduction.readings.values()),
         claims=_side_by_side(_claims(ruled) for ruled in reproduction.ruled.values()),
-        clear=any(_clear(ruling.checks) for ruled in reproduction.ruled.values() for _, ruling in ruled),
-        without=any(ruling.without for ruled in reproduction.ruled.values() for _, ruling in ruled),
+        clear=any(_clear(ruling.checks) for ruling in rulings),
+        so_far=any(ruling.settings for ruling in rulings),
+        without=any(ruling.without for ruling in rulings),
         notes=[published.notes()[note] for note in reproduction.layout.notes],
     )
 
@@ -139,13 +141,15 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
     found = {}
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
-        so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
+        where = f" in {', '.join(ruling.settings)}" if ruling.settings else " so far" if ruling.holds is None else ""
+        counted = f"{n} of {len(checks)} comparisons{where}" if checks else ""
         broken = "" if ruling.holds is True else _broken(checks)
+        holds = f"{VERDICTS[ruling.so_far]} so far" if ruling.settings else VERDICTS[ruling.holds]
         said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
         quote = f"{claim['id']}: {claim['quote']}" + (f" ({said})" if said else "")
         in_print = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not published"
-        why = "; ".join(filter(None, [f"{so_far}{_clear(checks)}{broken}", _without(ruling)]))
-        found[quote, in_print] = [VERDICTS[ruling.holds], why]
+        why = "; ".join(filter(None, [f"{counted}{_clear(checks)}{broken}", _without(ruling)]))
+        found[quote, in_print] = [holds, why]
     return found
 
 

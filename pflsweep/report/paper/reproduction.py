@@ -1,6 +1,7 @@
 """A paper's table under each reading that is trained, how far each is from the published one, and what explains it."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -32,6 +33,7 @@ class Verdict(NamedTuple):
     difference: float  # mean absolute difference of the accuracies among them, in points; NaN without any
     tau: float  # Kendall's, mean over the columns (or rows) that have one; NaN without any
     claims: dict[str, int]  # verdict -> claims
+    so_far: dict[str, int]  # the same of open claims, by the settings whose cells are all there
 
 
 class Stores:
@@ -156,9 +158,11 @@ def _verdict(comparison: Comparison, ruled: Ruled) -> Verdict:
     agree = [cell.agrees for cell in comparison.paper_cells if cell.agrees is not None]
     points = [abs(cell.points) for cell in comparison.paper_cells if cell.points is not None]
     taus = [each.tau for each in comparison.taus() if not math.isnan(each.tau)]
-    said = [VERDICTS[ruling.holds] for _, ruling in ruled]
+    said = Counter(VERDICTS[ruling.holds] for _, ruling in ruled)
+    so_far = Counter(VERDICTS[ruling.so_far] for _, ruling in ruled if ruling.settings)
     mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
-    return Verdict(sum(agree), len(agree), mean, tau, {word: said.count(word) for word in COUNTED.values()})
+    counts, counts_so_far = ({word: n[word] for word in COUNTED.values()} for n in (said, so_far))
+    return Verdict(sum(agree), len(agree), mean, tau, counts, counts_so_far)
 
 
 def furthest(comparison: Comparison) -> list[Cell]:

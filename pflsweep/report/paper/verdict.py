@@ -15,7 +15,9 @@ from pflsweep.report.paper.reproduction import Reproduction, furthest
 
 WHY = "Why: "  # how the line of DISCUSSION.md begins that stands in the verdict
 NAMED = 3  # cells, or rows, that a line names
-WORDS = ("hold", "hold in part", "do not hold", "are open")  # of claims, in the order of a verdict's counts
+# Of several claims and of one, in the order of a verdict's counts
+WORDS = ("hold", "hold in part", "do not hold", "are open")
+WORDS_OF_ONE = ("holds", "holds in part", "does not hold", "is open")
 
 
 def split_why(discussion: str) -> tuple[str, str]:
@@ -128,13 +130,19 @@ def _order(reproduction: Reproduction, name: str) -> str:
     over, order = ("columns", "methods") if reproduction.layout.compare == "columns" else ("rows", "columns")
     said = f"Kendall's tau {number(verdict.tau, 2)}, mean over {over} (1: the paper's order of {order}); "
     tau = "" if math.isnan(verdict.tau) else said
-    counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
+    counts, so_far = _counted(verdict.claims), _counted(verdict.so_far)
     if not counts and not reproduction.layout.in_print:
         return ""
     about = len(reproduction.ruled[name])
     none = f"of the paper's {about} claims none can be decided" if about else "no claim of the paper is about it"
-    claims = f"of the paper's claims {', '.join(counts)}" if counts else none
-    return tau + claims
+    claims = f"of the paper's claims {counts}" if counts else none
+    return tau + claims + (f" (so far {so_far})" if so_far else "")
+
+
+def _counted(claims: dict[str, int]) -> str:
+    """Return how many claims have each verdict, as text; "" without any."""
+    words = zip(claims.values(), WORDS, WORDS_OF_ONE, strict=True)
+    return ", ".join(f"{n} {one if n == 1 else several}" for n, several, one in words if n)
 
 
 def _scale(reproduction: Reproduction, name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pflsweep.report.paper import layout
-from pflsweep.report.paper.claims import Statistic, judge, needed_cells
+from pflsweep.report.paper.claims import Statistic, by_setting, judge, needed_cells
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[3] / "reports" / "paper" / "claims.yaml").read_text())["claims"]
 
@@ -112,6 +112,19 @@ def test_a_claim_cannot_be_told_before_all_its_cells_are_there() -> None:
     assert (ruling.holds, len(ruling.checks)) == (None, 1)
     elsewhere = [cell for cell in whole if (cell.method, cell.setting) != ("b", "s1")]
     assert judge(claim, elsewhere, needed).holds is True
+
+
+def test_a_claim_about_several_settings_at_once_is_not_judged_in_some() -> None:
+    def judged(expr: dict) -> bool:
+        return by_setting({"expr": expr})
+
+    along = {"of": {"method": "a"}, "direction": "up"}
+    assert judged({"greater": AB})
+    assert judged({"trend": {**along, "along": {"method": ["a", "b"]}}})
+    assert not judged({"trend": {**along, "along": {"setting": ["s0", "s1"]}}})
+    assert not judged({"correlation": {"x": {}, "y": {}, "sign": "positive"}})
+    assert not judged({"diff": {**AB, "is": [0, 1], "reduce": "mean"}})
+    assert not judged({"greater": {**AB, "quantifier": "some"}})
 
 
 def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds() -> None:

@@ -636,6 +636,36 @@ def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     assert "A claim is judged without the methods, or the cells in brackets, that have no such number" in text
 
 
+def test_a_claim_that_lacks_cells_is_judged_in_the_settings_that_lack_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fedfomo-t1-4 says that Local is above each of three methods, in four settings."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedfomo/table1", seeds=(0,))
+    views = ("personal", "trained", "global")
+    for method, correct in {"local": 8, "fedavg": 6, "fedprox": 5, "fedavg_data": 9}.items():
+        sweep.add("cifar10/clients15", method, {0: [correct] * 4}, views=views)
+    sweep.write()
+    verdict, claim = verdict_and_claim("fedfomo/table1", "fedfomo-t1-4")
+    assert verdict.endswith("of the paper's claims 6 are open (so far 1 holds in part).")
+    in_part = "| holds | holds in part so far | 2 of 3 comparisons in cifar10 clients15; fails: local vs fedavg_data"
+    assert in_part in claim
+    sweep.add("mnist/clients15", "local", {0: [8] * 4}, views=views)
+    sweep.add("mnist/clients15", "fedavg", {0: [6] * 4}, views=views)
+    sweep.write()
+    assert in_part in verdict_and_claim("fedfomo/table1", "fedfomo-t1-4")[1], "two methods lack their cell there"
+    index = Path("reports/index.md").read_text()
+    assert " | 0 / 0 / 0 / 6 (so far 0 / 1 / 0) | " in index
+    assert "*So far*: some cells of the claim are missing" in Path("reports/fedfomo/table1/README.md").read_text()
+
+
+def verdict_and_claim(table: str, claim: str) -> tuple[str, str]:
+    """Make a report, and return its line of claims and the row of one of them."""
+    main([table])
+    lines = Path(f"reports/{table}/README.md").read_text().splitlines()
+    return next(each for each in lines if "Order and claims" in each), next(each for each in lines if claim in each)
+
+
 def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "pgfed/table2", seeds=(0,))
