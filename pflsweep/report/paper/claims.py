@@ -67,6 +67,7 @@ class Ruling(NamedTuple):
     checks: list[Check]
     so_far: bool | str | None = None  # while cells are missing: whether it holds in `settings`, which lack none
     settings: tuple[str, ...] = ()
+    printed: list[Check] = []  # noqa: RUF012 (never changed): the comparisons of the published numbers in `settings`
     # Methods with published cells that no run of ours can have: the places of those cells, none if it is all of them
     without: dict[str, list[str]] = {}  # noqa: RUF012 (never changed)
 

@@ -140,9 +140,8 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
     """Return each claim with whether the published numbers bear it out: our verdict, and what it rests on."""
     found = {}
     for claim, ruling in ruled:
-        n, checks = sum(check.holds for check in ruling.checks), ruling.checks
-        where = f" in {', '.join(ruling.settings)}" if ruling.settings else " so far" if ruling.holds is None else ""
-        counted = f"{n} of {len(checks)} comparisons{where}" if checks else ""
+        checks = ruling.checks
+        counted = f"{_count(checks)} comparisons{_where(claim, ruling)}" if checks else ""
         broken = "" if ruling.holds is True else _broken(checks)
         holds = f"{VERDICTS[ruling.so_far]} so far" if ruling.settings else VERDICTS[ruling.holds]
         said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
@@ -151,6 +150,18 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], CellTexts]:
         why = "; ".join(filter(None, [f"{counted}{_clear(checks)}{broken}", _without(ruling)]))
         found[quote, in_print] = [holds, why]
     return found
+
+
+def _where(claim: dict[str, Any], ruling: Ruling) -> str:
+    """Return where a claim is judged while some of its cells are missing, and what the published numbers say there."""
+    if not ruling.settings:
+        return " so far" if ruling.holds is None else ""
+    printed = "" if claim["needs_rerun"] else f" (published: {_count(ruling.printed)})"
+    return f" in {', '.join(ruling.settings)}{printed}"
+
+
+def _count(checks: list[Check]) -> str:
+    return f"{sum(check.holds for check in checks)} of {len(checks)}"
 
 
 def _clear(checks: list[Check]) -> str:

@@ -26,23 +26,31 @@ def rulings(comparison: Comparison, others: list[Comparison]) -> Iterator[tuple[
     possible = [number for number in printed if number.key not in empty]
     for claim in _about_runs(comparison.layout):
         needed = claims.needed_cells(claim, printed)
-        ruling = _ruling(claim, ours, needed - empty)._replace(without=_without(needed, empty))
+        ruling = _ruling(claim, ours, possible, needed - empty)._replace(without=_without(needed, empty))
         undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
         yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
 
 
-def _ruling(claim: dict[str, Any], ours: list[Statistic], needed: set[tuple[str, ...]]) -> Ruling:
-    """Return the ruling of a claim; while cells are missing, that of the settings that lack none."""
+def _ruling(
+    claim: dict[str, Any], ours: list[Statistic], possible: list[Statistic], needed: set[tuple[str, ...]]
+) -> Ruling:
+    """Return the ruling of a claim; while cells are missing, that of the settings that lack none.
+
+    possible: the published numbers that a run can have.
+    """
     ruling = claims.judge(claim, ours, needed)
     if ruling.holds is not None or not claims.by_setting(claim):
         return ruling
     lacking = {_setting(key) for key in needed - {number.key for number in ours}}
     whole = {_setting(key) for key in needed} - lacking
-    part = claims.judge(claim, [number for number in ours if _setting(number.key) in whole])
+    part, printed = (
+        claims.judge(claim, [number for number in numbers if _setting(number.key) in whole])
+        for numbers in (ours, possible)
+    )
     if not part.checks:
         return ruling
-    settings = sorted({f"{dataset} {setting}" for _, dataset, _, setting in whole})
-    return Ruling(None, part.checks, part.holds, tuple(settings))
+    settings = tuple(sorted({f"{dataset} {setting}" for _, dataset, _, setting in whole}))
+    return Ruling(None, part.checks, part.holds, settings, printed.checks)
 
 
 def _setting(key: tuple[str, ...]) -> tuple[str, ...]:

@@ -648,7 +648,7 @@ def test_a_claim_that_lacks_cells_is_judged_in_the_settings_that_lack_none(
     sweep.write()
     verdict, claim = verdict_and_claim("fedfomo/table1", "fedfomo-t1-4")
     assert verdict.endswith("of the paper's claims 6 are open (so far 1 holds in part).")
-    in_part = "| holds | holds in part so far | 2 of 3 comparisons in cifar10 clients15; fails: local vs fedavg_data"
+    in_part = "| holds | holds in part so far | 2 of 3 comparisons in cifar10 clients15 (published: 3 of 3); fails: "
     assert in_part in claim
     sweep.add("mnist/clients15", "local", {0: [8] * 4}, views=views)
     sweep.add("mnist/clients15", "fedavg", {0: [6] * 4}, views=views)
