@@ -1,13 +1,16 @@
 """Find where the trials behind a table differ from what its paper states."""
 
+import itertools
 import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from pflsweep.config.identity import with_neutral
-from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.config.identity import RUNTIME, with_neutral
+from pflsweep.config.keys import PLUGS, as_override, key_of, under
+from pflsweep.config.options import sweep_rules
 from pflsweep.report.compare import separates_settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import layout, published
@@ -27,6 +30,16 @@ KEYS = {
 }
 OWN = ("algorithm.", *(f"{group}." for group in PLUGS if group != "attack"))
 CLASSES = r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client"
+KINDS = {  # how a stated partition begins, or what it says, and the options that it may be
+    r"dirichlet [\d.]+ inside each domain": ("domain",),
+    "dirichlet": ("dirichlet",),
+    "pathological|Pat-": ("pathological", "classes"),
+    "latent distributions": ("latent",),
+}
+MODELS = {  # a paper's name of a model, where options have others: the authors' code has other layers than the text
+    "cnn": ("cnn", "cnn_pg", "tf_cnn"),
+    "nfresnet18": ("nfresnet18", "nfresnet_pg"),
+}
 PARTITIONS = {  # how a stated partition names its number, and the key that holds it
     r"dirichlet ([\d.]+)": "partition.alpha",
     CLASSES: "partition.classes_per_client",
@@ -36,7 +49,8 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 
 def lines(comparison: Comparison) -> list[str]:
     """Return what differs, what the paper leaves open, and what of a method was reconstructed."""
-    return [*_stated(comparison), *_uneven(comparison), *_rounded(comparison), *_reconstructed(comparison)]
+    found = (_stated(comparison), _given(comparison), _uneven(comparison), _rounded(comparison))
+    return [*itertools.chain(*found), *_reconstructed(comparison)]
 
 
 def fewer_rounds(comparison: Comparison) -> set[tuple[int, int]]:
@@ -97,6 +111,18 @@ def _is_about(line: published.Printed, where: tuple[str, str, str]) -> bool:
     """Return whether something is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
+
+
+def _given(comparison: Comparison) -> list[str]:
+    """Return the overrides with which commands change what the sweep's file has, with the columns that they change."""
+    unchanged = ("seed", "hydra", *RUNTIME, *(key.partition(".")[0] for key in sweep_rules()))
+    columns: dict[str, dict[str, None]] = defaultdict(dict)
+    for trials in comparison.trials_by_cell:
+        for word in itertools.chain(*(shlex.split(command) for command in trials.commands)):
+            if (word.startswith("~") or re.match(r"[\w+@.]+=", word)) and not under(key_of(word), unchanged):
+                columns[word][inline(trials.setting)] = None
+    every = _settings(comparison)
+    return [f"the command has {code(word)} ({_places(list(where), len(every))})" for word, where in columns.items()]
 
 
 def _uneven(comparison: Comparison) -> list[str]:
@@ -179,10 +205,16 @@ def _configs(comparison: Comparison, setting: str) -> dict[str, dict[str, Any]]:
 def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
     """Return how dataset, its size, model and partition differ from what is stated."""
     found = []
-    for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model")):
+    model = MODELS.get(line.model, (line.model,) if line.model else ())  # lines of our own name no model
+    for what, printed, same, key in (
+        ("dataset", line.dataset, (line.dataset,), "dataset.name"),
+        ("model", line.model, model, "model"),
+        ("partition", theirs["partition"], _kinds(theirs["partition"]), "partition"),
+    ):
         ours = {str(config[key]) for config in configs if key in config}
-        if ours and all(_plain(printed) not in _plain(name) for name in ours):
-            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, sorted(ours)))}")
+        others = sorted(name for name in ours if _plain(name) not in map(_plain, same))
+        if same and others:
+            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, others))}")
     limits = {config["data.limit"] for config in configs if config.get("data.limit")}
     found += [f"data: only {inline(limit)} rows of the dataset" for limit in sorted(limits)]
     for like, key in PARTITIONS.items():
@@ -234,6 +266,11 @@ def _named(like: str, partition: str) -> float | None:
 
 def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _kinds(partition: str) -> tuple[str, ...]:
+    """Return the options that a stated partition may be; none if it names no kind."""
+    return next((options for like, options in KINDS.items() if re.match(like, partition)), ())
 
 
 def _reconstructed(comparison: Comparison) -> list[str]:

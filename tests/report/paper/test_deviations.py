@@ -42,6 +42,38 @@ def test_values_are_said_as_on_a_command_line(tmp_path: Path) -> None:
     assert f"**rows of one column differ in `data.flip`** ({C25}): null for local; true for pgfed" in found
 
 
+@pytest.mark.parametrize(
+    ("key", "ours", "said"),
+    [
+        ("dataset.name", "cifar100", "dataset: cifar10 in the paper, here cifar100"),
+        ("model", "cnn_norm", "model: cnn in the paper, here cnn_norm"),
+        ("partition", "quantity", "partition: dirichlet 0.3 in the paper, here quantity"),
+    ],
+)
+def test_a_longer_name_is_another_one(key: str, ours: str, said: str, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    same = {"dataset.name": "cifar10", "model": "tf_cnn", "partition": "dirichlet", "partition.alpha": 0.3}
+    sweep.group(C25, "pgfed")["config"] |= same
+    sweep.write()
+    assert f"{said} (cifar10 clients25)" not in (before := deviations.lines(reproduced(sweep.runs, "pgfed/table1")))
+    sweep.group(C25, "pgfed")["config"][key] = ours
+    sweep.write()
+    assert f"{said} (cifar10 clients25)" in (after := deviations.lines(reproduced(sweep.runs, "pgfed/table1")))
+    assert len(after) == len(before) + 1
+
+
+def test_what_the_command_changes_is_said(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    sweep.add(C25, "local", {0: [7]})
+    words = "attack=gaussian +privacy=dp_sgd data.validation=0.5 seed=0 'only=[cifar10/clients25,local]' tune.scale=5"
+    sweep.write(command=f"pflsweep -m sweep=pgfed/table1 scale=small device=cpu tracking=none workers.count=2 {words}")
+    found = [
+        line for line in deviations.lines(reproduced(sweep.runs, "pgfed/table1")) if line.startswith("the command")
+    ]
+    changes = ("attack=gaussian", "+privacy=dp_sgd", "data.validation=0.5")
+    assert found == [f"the command has `{change}` ({C25})" for change in changes]
+
+
 def test_seeds_are_said_where_rows_have_different_ones(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=(0, 1))
     sweep.add("cifar10/clients25", "fedavg", {0: [60], 1: [62]})
