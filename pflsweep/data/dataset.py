@@ -31,6 +31,7 @@ class Dataset(NamedTuple):
     owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have names
     overlap: int = 0  # of windows of a text: a row shares text with as many rows of its owner before and after it
     limit: int | None = None  # data.limit, where only some rows were kept: their numbers are not those of the files
+    place: np.ndarray | None = None  # [n] number of each row before that; None if it is the row's number
     # Whether rows are normalised by mean and standard deviation of all clients' training rows, not by `mean` and `std`
     standardise: bool = False
 
@@ -67,6 +68,17 @@ class Dataset(NamedTuple):
             return f"owner is of shape {list(np.shape(self.owner))}, and has to be [{rows}], a client per row of x"
         return ""
 
+    def before(self, own: np.ndarray, cut: int) -> np.ndarray:
+        """Return those of own[:cut] that share no text with own[cut]. own: a client's rows, sorted."""
+        if not self.overlap or cut == len(own):
+            return own[:cut]
+        place = self.places(own)
+        return own[:cut][place[:cut] < place[cut] - self.overlap]
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return where rows stood before data.limit left others out: windows of a text overlap by that distance."""
+        return rows if self.place is None else self.place[rows]
+
     def part(self, limit: int, seed: int) -> "Dataset":
         """Return a dataset of at most `limit` rows, drawn from both splits in proportion, with another checksum."""
         if limit >= len(self.y):
@@ -78,7 +90,8 @@ class Dataset(NamedTuple):
         rows = np.concatenate([np.sort(trained[:train]), np.sort(tested[: limit - train])])
         owner = None if self.owner is None else self.owner[rows]
         checksum = hashlib.blake2b(f"{self.checksum} {limit} {seed}".encode(), digest_size=8).hexdigest()
-        return self._replace(x=self.x[rows], y=self.y[rows], train=train, owner=owner, checksum=checksum, limit=limit)
+        part = self._replace(x=self.x[rows], y=self.y[rows], train=train, owner=owner, checksum=checksum)
+        return part._replace(limit=limit, place=self.places(rows))
 
 
 class Rows(NamedTuple):

@@ -92,8 +92,8 @@ class Federation:
         """
         count = min(round(validation * len(own)), len(own) - 1)
         if self.dataset.overlap:
-            kept = len(own) - count - self.dataset.overlap
-            return (own[:kept], own[len(own) - count :]) if count and kept > 0 else (own, own[:0])
+            kept = self.dataset.before(own, len(own) - count)
+            return (kept, own[len(own) - count :]) if count and len(kept) else (own, own[:0])
         shuffled = random.generator(self.data_seed, "validation", int(self.keys[client])).permutation(own)
         return np.sort(shuffled[count:]), np.sort(shuffled[:count])
 

@@ -212,8 +212,9 @@ class ClientData:
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Return a client's rows as (rest, held), see ClientData.holdout."""
     take = min(max(1, int(np.ceil(fraction * len(own) - 1e-9))), max(1, len(own) - 1))
-    if overlap := who.federation.dataset.overlap:
+    if who.federation.dataset.overlap:
         last = len(own) - take
-        return own[: last - overlap if last > overlap else max(last, 1)], own[last:]
+        rest = who.federation.dataset.before(own, last)
+        return rest if len(rest) else own[: max(last, 1)], own[last:]
     shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
     return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

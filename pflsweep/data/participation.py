@@ -1,5 +1,7 @@
 """Draw the cohort of a round. All methods with the same seed see the same cohorts."""
 
+import sys
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -47,5 +49,8 @@ def participation_probabilities(federation: Federation, kind: str, alpha: float)
     else:
         rngs = [generator(federation.seed, "chances", int(key)) for key in federation.keys]
         drawn = np.array([rng.standard_gamma(alpha) for rng in rngs])
-    share = np.maximum(drawn / max(drawn.sum(), 1e-300), _LEAST)
+        if drawn.sum() < sys.float_info.min:  # all are too small for a float: G(alpha) is G(alpha + 1) U^(1 / alpha)
+            logs = np.array([np.log(rng.standard_gamma(alpha + 1)) + np.log1p(-rng.random()) / alpha for rng in rngs])
+            drawn = np.exp(logs - logs.max())
+    share = np.maximum(drawn / drawn.sum(), _LEAST)
     return share / share.sum()

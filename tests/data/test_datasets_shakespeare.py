@@ -151,6 +151,22 @@ def test_a_random_cut_of_overlapping_rows_is_refused(two_roles):
         natural.split(two_roles._replace(overlap=590), 0, None, 10, 0.25)
 
 
+def test_of_some_windows_only_those_that_overlap_are_left_out(two_roles):
+    """A quarter of the windows is left, so that a held one overlaps with some five before it, and not with 19."""
+    part = two_roles.part(300, seed=0)
+    rows = natural.split(part, 0, None, 10, 0.25)
+    require_apart(part, rows)
+    federation = Federation(part, rows, validation=0.2, seed=0, device="cpu")
+    rest, held = (
+        piece._chunk.rows["train"] for piece in ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(0.2)
+    )
+    train, validation, test = (federation.rows[split] for split in ("train", "validation", "test"))
+    assert copied(part, train, validation) == copied(part, train, test) == copied(part, rest, held) == 0
+    dealt = sum(len(own) for own in (*train, *validation, *test))
+    assert len(part.y) - 40 < dealt < len(part.y)
+    assert all(len(own) > 50 for own in rest)
+
+
 def test_a_short_text_has_no_validation_rows(two_roles):
     rows = natural.split(two_roles, 0, None, 10, 0.25)
     federation = Federation(two_roles._replace(overlap=400), rows, validation=0.2, seed=0, device="cpu")

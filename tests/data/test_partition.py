@@ -163,6 +163,14 @@ def test_alpha_says_how_uneven():
         assert classes(split, 0.05) > 0.5 > 0.4 > classes(split, 0.5) > 0.2 > classes(split, 1000.0)
 
 
+def test_with_a_tiny_alpha_a_class_goes_to_one_of_the_clients_that_have_room():
+    """Most gamma draws are 0 then, and classes are dealt evenly if nothing is done about it."""
+    for seed in range(20):
+        parts = whole(dirichlet.by_class(DATA, seed, 5, 1e-4, 1, 100, 0.25))
+        largest = label_counts(parts, Y, 10).max(0)
+        assert (largest > 90).all(), f"of 100 rows a class, seed {seed}"
+
+
 def test_a_tiny_alpha_still_deals_everything():
     rows = dirichlet.by_class(DATA, 0, 3, 1e-4, 1, 1000, 0.25)
     check(rows, 3)
@@ -224,6 +232,16 @@ def test_pathological_gives_each_client_its_classes(clients, k, balanced, seed):
         assert held.min() >= 100 // (clients * k // 10)
     else:
         assert held.min() >= max(1, int(100 / (clients * k / 10) / 10))
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_pathological_leaves_out_classes_without_rows(balanced):
+    some = DATA._replace(y=torch.where(DATA.y == 3, 4, DATA.y))
+    parts = whole(pathological.split(some, 0, 9, 3, balanced, 1, 0.25))
+    assert (classes_per_client(parts, some.y.numpy(), 10) == 3).all()
+    assert len(np.concatenate(parts)) == len(some.y)
+    with pytest.raises(UserError, match="it cannot exceed the 9 classes of fake that have rows"):
+        pathological.split(some, 0, 9, 10, balanced, 1, 0.25)
 
 
 def test_pathological_groups_share_their_classes():

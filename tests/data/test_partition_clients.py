@@ -113,6 +113,17 @@ def test_somebody_has_to_train():
 # Non-uniform participation
 
 
+def test_with_a_tiny_alpha_one_client_has_nearly_all_places():
+    """All gamma draws are 0 then, which made all clients equal."""
+    first = set()
+    for seed in range(20):
+        federation = fixture(seed=seed).federation
+        chances = participation_probabilities(federation, "dirichlet", 1e-5)
+        assert chances.max() > 0.99
+        first.add(int(federation.keys[chances.argmax()]))
+    assert len(first) > 3
+
+
 def sampled(sim: Simulation) -> torch.Tensor:
     return cohort(sim.federation, sim.cohort_size, sim.round, sim.schedule.sampling)
 

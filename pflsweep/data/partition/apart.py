@@ -63,5 +63,5 @@ def _overlap(dataset: Dataset, train: np.ndarray, test: np.ndarray) -> np.ndarra
         there = (at >= 0) & (at < len(train))
         near = train[np.where(there, at, 0)]
         same = (owner[near] == owner[test]) & ((near < dataset.train) == (test < dataset.train))
-        found |= there & same & (abs(near - test) <= dataset.overlap)
+        found |= there & same & (abs(dataset.places(near) - dataset.places(test)) <= dataset.overlap)
     return found

@@ -94,7 +94,7 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
     """Return each client's rows cut into training and test rows at random, not stratified.
 
     parts: the rows of each client, from both splits of the dataset. A client with n samples is tested on
-    ceil(n * test_fraction) of them. Raises UserError if a client is left without training data.
+    ceil(n * test_fraction - 0.01) of them. Raises UserError if a client is left without training data.
     """
     train, test = [], []
     for client, own in enumerate(parts):
@@ -105,14 +105,14 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
     return finished(train, test)
 
 
-def consecutive(parts: Sequence[np.ndarray], test_fraction: float, gap: int) -> Rows:
-    """Return each client's rows, in order, cut into training rows, `gap` rows that are left out, and test rows.
+def consecutive(dataset: Dataset, parts: Sequence[np.ndarray], test_fraction: float) -> Rows:
+    """Return each client's rows, in order, cut into training rows, rows that share text with both, and test rows.
 
     For rows that are windows of a text, as LEAF cuts Shakespeare. parts and test_fraction: as in `pooled`. Raises
     UserError where a client is left without training data.
     """
     kept = [len(own) - _held(len(own), test_fraction) for own in parts]
-    train = [own[: max(n - gap, 0)] for own, n in zip(parts, kept, strict=True)]
+    train = [dataset.before(own, n) for own, n in zip(parts, kept, strict=True)]
     return finished(train, [own[n:] for own, n in zip(parts, kept, strict=True)])
 
 

@@ -22,9 +22,9 @@ def by_class(
     """Return a partition that cuts each class among the clients in proportions q ~ Dir(alpha).
 
     The variant of PFLlib, pgfed and FedLF. Training and test split are pooled, and all rows are dealt, so sizes differ.
-    A client that already holds its even share, samples / clients, gets nothing of further classes. All is drawn again,
-    up to `tries` times, until each client has `least` samples, training and test together. Raises UserError if that
-    is not reached.
+    A client that already holds its even share, samples / clients, gets nothing of further classes, but for the few rows
+    that rounding leaves to the last client. All is drawn again, up to `tries` times, until each client has `least`
+    samples, training and test together. Raises UserError if that is not reached.
     """
     samples = len(dataset.y)
     check_clients(clients, samples, "samples")
@@ -57,8 +57,10 @@ def _cut_classes(
         # some client always has room: not all can be above the mean before the last row is dealt
         room = sizes < even
         q = rng.dirichlet(np.full(clients, alpha)) * room
-        # with a tiny alpha, all clients that have room may have drawn 0
-        q = q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)
+        if q.sum() > 0:
+            q = q / q.sum()
+        elif room.any():  # with a tiny alpha all clients that have room may have drawn 0
+            q[room] = rng.dirichlet(np.full(room.sum(), alpha))
         pieces = np.split(rows, (np.cumsum(q)[:-1] * len(rows)).astype(int))
         for client, piece in enumerate(pieces):
             parts[client].append(piece)

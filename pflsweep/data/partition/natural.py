@@ -44,7 +44,7 @@ def split(
         check_test_split(dataset, "natural partition.test_fraction=null")
         rows = finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])
     elif dataset.overlap:
-        rows = consecutive(parts, test_fraction, dataset.overlap)
+        rows = consecutive(dataset, parts, test_fraction)
     else:
         rows = pooled(parts, test_fraction, seed)
     return rows._replace(group=names)

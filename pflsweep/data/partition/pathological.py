@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_clients, pooled, require, rows_of_classes
+from pflsweep.data.partition.common import check_clients, labels, pooled, require, rows_of_classes
 from pflsweep.ops.random import generator
 
 log = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ def split(
     balanced=true Pat-2 of FedPG's platform. Training and test split are pooled. A class is cut evenly, n samples a
     client, or with balanced=false in sizes drawn from max(n / 10, least / classes) to n, the last client taking the
     rest. Where the numbers do not divide, the last classes stay unused or the last clients have fewer classes, with a
-    warning in the log. Raises UserError on options that do not fit.
+    warning in the log. Classes without rows do not count. Raises UserError on options that do not fit.
     """
-    classes = dataset.classes
+    classes = len(np.unique(labels(dataset)))
     check_clients(clients, len(dataset.y), "samples")
     require(classes_per_client >= 1, "classes_per_client", classes_per_client, "it must be at least 1")
-    rule = f"it cannot exceed the {classes} classes of {dataset.name}"
+    rule = f"it cannot exceed the {classes} classes of {dataset.name} that have rows"
     require(classes_per_client <= classes, "classes_per_client", classes_per_client, rule)
     require(least >= 1, "least", least, "it must be at least 1")
     rng = generator(seed, "partition pathological")
@@ -40,6 +40,8 @@ def split(
     quota = np.full(clients, classes_per_client)
     unused = []
     for k, rows in enumerate(rows_of_classes(dataset, slice(None), rng)):
+        if not len(rows):
+            continue
         holders = np.flatnonzero(quota)[: math.ceil(clients * classes_per_client / classes)]
         if not len(holders):
             unused.append(k)
