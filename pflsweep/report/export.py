@@ -8,7 +8,7 @@ import pandas as pd
 from pflsweep.report import tables
 from pflsweep.report.compare import Row, Setting
 from pflsweep.report.latex import tabular
-from pflsweep.report.stats import gain, mean_std, standard_error
+from pflsweep.report.stats import gain, mean_std, rounded, standard_error
 from pflsweep.report.terminal import scored_on
 
 EMPTY = "--"
@@ -73,20 +73,23 @@ def _column(setting: Setting, base: Row | None) -> dict[str, tuple[str, str]]:
 
 def _accuracy(row: Row, bold: bool) -> str:
     mean, std = mean_std([each.last for each in row.summaries])
-    shown = f"{100 * mean:.2f}" + ("" if math.isnan(std) else rf" \pm {100 * std:.2f}")
+    if math.isnan(mean):
+        return EMPTY
+    shown = f"{rounded(100 * mean, 2):.2f}" + ("" if math.isnan(std) else rf" \pm {rounded(100 * std, 2):.2f}")
     return rf"$\mathbf{{{shown}}}$" if bold else f"${shown}$"
 
 
 def _gain(row: Row, base: Row | None) -> str:
     pairs = row.gains(base) if base and row is not base else []
-    return f"${100 * gain(pairs).mean:+.2f}$" if pairs else EMPTY
+    return f"${rounded(100 * gain(pairs).mean, 2):+.2f}$" if pairs else EMPTY
 
 
 def _clear_best(rows: Sequence[Row]) -> Row | None:
     """Return the row that is bold by RULE; None if there is none."""
-    if len(rows) < 2:
+    every = [(row, *mean_std([each.last for each in row.summaries])) for row in rows]
+    known = [each for each in every if not math.isnan(each[1])]  # a row may have no accuracy
+    if len(known) < 2:
         return None
-    known = [(row, *mean_std([each.last for each in row.summaries])) for row in rows]
     (first, mean, std), (second, next_mean, next_std) = sorted(known, key=lambda each: -each[1])[:2]
     error = standard_error(std, len(first.records), next_std, len(second.records))
     # The std of one seed is NaN, so that the comparison is false

@@ -24,11 +24,6 @@ class Interval(NamedTuple):
     high: float
     kind: str  # what a table's heading says
 
-    @property
-    def half(self) -> float:
-        """Half the width: what stands after the plus-minus sign."""
-        return (self.high - self.low) / 2
-
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation (n - 1): of seeds, wherever a page shows them.
@@ -75,14 +70,16 @@ def over_clients(values: ArrayLike) -> Interval:
 
 def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Interval:
     """Return the t-interval of the mean over seeds: mean +- t(n - 1) * s / sqrt(n), s with n - 1 in the denominator; of
-    fewer than FEW seeds their range. least, most: possible values of a mean, which the interval does not leave.
+    fewer than FEW seeds their range. least, most: possible values of a mean, which the interval does not leave. Without
+    a number all three are NaN.
     """
     from scipy.special import stdtrit  # scipy.stats would cost a second to import
 
     x = _without_nan(values)
     mean, std = mean_std(x.tolist())
     if len(x) < FEW:
-        return Interval(mean, float(x.min()), float(x.max()), f"range of {len(x)} seeds")
+        low, high = (x.min(), x.max()) if len(x) else (math.nan, math.nan)
+        return Interval(mean, float(low), float(high), f"range of {len(x)} seeds")
     half = float(stdtrit(len(x) - 1, (1 + CONFIDENCE) / 2)) * std / len(x) ** 0.5
     return Interval(mean, max(mean - half, least), min(mean + half, most), f"{CONFIDENCE:.0%} CI over {len(x)} seeds")
 

@@ -10,7 +10,7 @@ from pflsweep.records.record import Record
 from pflsweep.report import markdown
 from pflsweep.report.compare import Row, Setting, score_keys, settings
 from pflsweep.report.quantities import at_last, evaluated, rounds_to, view_in_words
-from pflsweep.report.stats import Interval, gain, mean_std
+from pflsweep.report.stats import Interval, gain, mean_std, rounded
 
 NONE = "-"
 
@@ -226,8 +226,7 @@ def _signed(ci: Interval, named: bool) -> str:
 
 
 def _points(value: float) -> str:
-    text = f"{100 * value:+.2f}"
-    return "+0.00" if text == "-0.00" else text
+    return f"{rounded(100 * value, 2):+.2f}"
 
 
 def _client_gain(row: Row, baseline: Row) -> str:
@@ -236,7 +235,7 @@ def _client_gain(row: Row, baseline: Row) -> str:
     if not pairs:
         return NONE
     mean, std = (sum(map(take, pairs)) / len(pairs) for take in (np.mean, np.std))
-    return f"{_points(mean)} ({100 * std:.2f})"
+    return f"{_points(mean)} ({_percent(std)})"
 
 
 def _reached(rounds: list[float]) -> str:
@@ -264,7 +263,7 @@ def _count(value: float) -> str:
 
 
 def _percent(value: float) -> str:
-    return NONE if math.isnan(value) else f"{100 * value:.2f}"
+    return NONE if math.isnan(value) else f"{rounded(100 * value, 2):.2f}"
 
 
 def _span(values: list[int]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records.record import Record
 from pflsweep.report import export
-from pflsweep.report.compare import settings
+from pflsweep.report.compare import Row, settings
 from pflsweep.report.latex import escaped, tabular
 from tests.report.records import finished
 
@@ -69,6 +69,19 @@ def test_latex_makes_nothing_bold_within_the_standard_error(tmp_path: Path) -> N
     numbers = {"fedavg": ([4] * 4, [8] * 4), "pgfed": ([5] * 4, [8] * 4)}
     runs = [finished(tmp_path, method, by[seed], seed) for method, by in numbers.items() for seed in (0, 1)]
     assert "mathbf" not in export.as_latex(settings(runs), None)
+
+
+def test_latex_leaves_rows_without_an_accuracy_out_of_the_best(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Record]
+) -> None:
+    of = settings(runs)
+    by_label = {row.label: row.summaries for row in of[0].rows}
+    unscored = [each._replace(last=np.nan) for each in by_label["fedavg"]]
+    by_label |= {"local": unscored, "fedavg": unscored}
+    monkeypatch.setattr(Row, "summaries", property(lambda row: by_label[row.label]))
+    text = export.as_latex(of, "pgfed")
+    assert "mathbf" not in text, "one row has a number"
+    assert text.count(f"& {export.EMPTY} &") == 2
 
 
 def test_latex_has_two_columns_for_each_setting(tmp_path: Path, runs: list[Record]) -> None:

@@ -9,7 +9,7 @@ def test_t_interval_by_hand():
     # mean 0.7, s = 0.1, t(2; 0.975) = 4.302653: half = 4.302653 * 0.1 / sqrt(3)
     found = over_seeds([0.6, 0.7, 0.8])
     assert found.mean == pytest.approx(0.7)
-    assert found.half == pytest.approx(0.248414, abs=1e-6)
+    assert (found.low, found.high) == pytest.approx((0.7 - 0.248414, 0.7 + 0.248414), abs=1e-6)
     assert found.kind == "95% CI over 3 seeds"
 
 
@@ -32,10 +32,15 @@ def test_bootstrap_of_two_clients_by_hand():
 def test_bootstrap_is_close_to_the_normal_interval_and_repeats_itself(monkeypatch):
     x = np.random.default_rng(1).normal(0.5, 0.1, 400)
     found = over_clients(x)
-    assert found.half == pytest.approx(1.96 * x.std() / 20, rel=0.05)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * x.std() / 20, rel=0.05)
     assert found == over_clients(x)
     monkeypatch.setattr(stats, "BLOCK", 1000)
     assert over_clients(x)[:3] == pytest.approx(found[:3], abs=0.001), "some resamples at a time"
+
+
+def test_an_interval_of_nothing_is_not_a_number():
+    for nothing in (over_seeds([np.nan] * 3), over_clients([np.nan])):
+        assert np.isnan(nothing[:3]).all()
 
 
 def test_what_an_interval_is_over():
