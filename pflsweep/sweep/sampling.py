@@ -27,7 +27,7 @@ AHEAD = 4  # slots of a search that are proposed from the same results, and can 
 
 
 def first_points(tune: Tune, space: Space, count: int, name: str) -> list[Point]:
-    """Return the points of a search that are known before it begins; none for cmaes, which starts at the centre.
+    """Return the points of a search that are known before it begins; none for cmaes.
 
     count: number of points of the search. name: method and setting, so that each group gets other points.
     """
@@ -47,7 +47,9 @@ def sobol(space: Space, count: int, seed: int) -> list[Point]:
 
 
 def _at(axis: Axis, u: float) -> Any:
-    """Map u in [0, 1) to a value of an axis. Each value of a grid and each whole number gets an equal share."""
+    """Map u in [0, 1) to a value of an axis. Each value of a grid gets an equal share, and so does each whole number
+    unless the axis is logarithmic.
+    """
     kind = axis.distribution
     if isinstance(kind, CategoricalDistribution):
         return axis.grid[min(int(u * len(axis.grid)), len(axis.grid) - 1)]

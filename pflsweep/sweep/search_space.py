@@ -11,6 +11,7 @@ from pflsweep.config.keys import is_number
 from pflsweep.util.errors import UserError, nearest
 
 KEYS = ("grid", "range", "log", "source")
+LARGEST_GRID = 1_000_000  # combinations of values, of which `tune.points` may take some
 
 
 class Axis(NamedTuple):
@@ -92,8 +93,17 @@ def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
 
 
 def grid_points(space: Space, limit: int | None = None) -> list[Point]:
-    """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many of them, spread."""
+    """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many of them, spread.
+
+    Raises UserError on more than LARGEST_GRID combinations.
+    """
     grids = [axis.grid for axis in space.values()]
+    if (count := math.prod(map(len, grids))) > LARGEST_GRID:
+        sizes = ", ".join(f"{len(axis.grid)} of {key}" for key, axis in space.items())
+        raise UserError(
+            f"tune=grid: {count:,} combinations ({sizes}) are more than {LARGEST_GRID:,}. Give the axes fewer values, "
+            "or use tune=random with tune.points."
+        )
     found = [dict(zip(space, values, strict=True)) for values in itertools.product(*grids)]
     if limit is None or limit >= len(found):
         return found

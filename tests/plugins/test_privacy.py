@@ -387,6 +387,16 @@ def test_fedfomos_code_drops_no_batch_where_all_are_whole() -> None:
     assert ours == pytest.approx((steps + np.log(1e5) / (np.asarray(privacy.orders()) - 1)).min())
 
 
+def test_an_epoch_of_a_small_client_has_a_step_in_fedfomos_epsilon() -> None:
+    """A client of 75 rows has one full batch of 50 in an epoch, which half of the steps of DP-SGD stand for."""
+
+    def epsilon(sigma: float) -> float:
+        plugin = FedFomoDpSgd(task=TASK, clip=1.0, sigma=sigma, delta=1e-5, read_after=0.2, evaluated=0.2)
+        return plugin.converted(1, 50 / 75, sigma)
+
+    assert epsilon(0.5) > epsilon(1.0) > epsilon(2.0)
+
+
 def test_rounds_compose() -> None:
     plugin = dp()
     run = simulate(FedAvg, rounds=3, epochs=1, participation=0.6, plugins=(plugin,))

@@ -525,6 +525,9 @@ def test_points_of_a_limited_grid_are_spread_over_it() -> None:
     space = {"a": Axis([1, 2, 3], None, False, ""), "b": Axis([4, 5], None, False, "")}
     assert grid_points(space)[:3] == [{"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 4}]
     assert grid_points(space, 1) == [{"a": 1, "b": 4}]
+    large = {key: space["a"]._replace(grid=list(range(101))) for key in "abc"}
+    with pytest.raises(UserError, match=r"tune=grid: 1,030,301 combinations \(101 of a, .*tune=random"):
+        grid_points(large, 10)
     assert grid_points(space, 9) == grid_points(space)
     assert parse_axis("k", {"grid": [1]}, "f").range is None
     assert params_of({"k": parse_axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}
