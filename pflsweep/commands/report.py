@@ -76,12 +76,14 @@ def _check_own(layout: "Layout", runs: Path) -> None:
     trained = ledger.ledgers(*archive.places(runs)) if archive.exists(runs) else []
     known = sweep_names()
     layout_checks.require_allowed(
-        "sweeps", layout.sweeps, [*known, *(each.sweep for each in trained)], f"reports/layouts/{layout.name}.yaml"
-    )
-    cells = {cell for each in trained if each.sweep in layout.sweeps for cell in each.groups}
-    layout_checks.check_cells(
-        layout, cells.union(*(read_table(sweep).cells for sweep in layout.sweeps if sweep in known))
-    )
+        "sweeps", layout.sweeps, list(dict.fromkeys([*known, *(each.sweep for each in trained)])),
+        f"reports/layouts/{layout.name}.yaml",
+    )  # fmt: skip
+    begun = {cell for each in trained if each.sweep in layout.sweeps for cell in each.groups}
+    cells = begun.union(*(read_table(sweep).cells for sweep in layout.sweeps if sweep in known))
+    layout_checks.check_cells(layout, cells)
+    for warning in layout_checks.rows_without_sweep(layout, cells):
+        print(f"pflsweep: {warning}", file=sys.stderr)
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -153,7 +153,8 @@ def _change(name: str, given: Any, where: str) -> Change:
     require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)
     for key in NEEDED:
         if not isinstance(given.get(key), str):
-            raise UserError(f"{where}.{key} is missing: say in a sentence what the {key} is.")
+            wrong = f"is {given[key]!r}, which is no text" if key in given else "is missing"
+            raise UserError(f"{where}.{key} {wrong}: say in a sentence what the {key} is.")
     for key in ("settings", "methods", "cells", "views", "rounds", "expected"):
         if not isinstance(given.get(key, {}), dict):
             raise UserError(f"{where}.{key} is {given[key]!r}: it has to be lines of `name: value`.")

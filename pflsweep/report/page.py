@@ -1,5 +1,6 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,10 @@ def _searches(chosen: Chosen) -> list[str]:
     if not searching:
         return lines
     first = chosen.hidden[0].place
-    how, command = "folders", f"pflsweep report runs {first.parent.as_posix()}/[0-9a-f]*"
+    parent = shlex.quote(first.parent.as_posix())
+    how, command = "folders", f"pflsweep report runs {parent}/[0-9a-f]*"
     if isinstance(first, ArchivePath):
-        how, command = "identities", f"pflsweep report runs --runs {first.parent.as_posix()} {first.name}"
+        how, command = "identities", f"pflsweep report runs --runs {parent} {first.name}"
     return [
         *lines,
         f"{searching} trials of searches, by which hyperparameters were chosen, are left out; they are shown "

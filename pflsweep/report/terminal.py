@@ -1,6 +1,7 @@
 """The table that a command prints when its trials have ended, with a legend and where to look next."""
 
 import shlex
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,19 @@ def table_with_legend(records: Sequence[Record], searched: Collection[str] = (),
     """
     table = brief(records, searched, partial).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
-    runs = records[0].folder.parent
+    folders = Counter(record.folder.parent for record in records)
+    runs = next((folder for folder in folders if folder.is_relative_to(Path.cwd())), next(iter(folders)))
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
     judged = " or ".join(dict.fromkeys(scored_on(record.config) for record in records))
     tracked = any(record.tracking.backend != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
+    others = [
+        f"{count} of {len(records)} records are in {folder}: "
+        f"`pflsweep record import {shlex.quote(str(folder))}{where}` copies them first."
+        for folder, count in folders.items()
+        if folder != runs
+    ]
     return "\n".join([
         rule,
         table,
@@ -30,6 +38,7 @@ def table_with_legend(records: Sequence[Record], searched: Collection[str] = (),
         f"accuracy: mean over clients of their personalised models on {judged}, last round;",
         "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
         f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
+        *others,
     ])  # fmt: skip
 
 

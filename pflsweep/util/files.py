@@ -270,13 +270,27 @@ def read_json(path: Readable) -> dict[str, Any]:
     return content
 
 
+class _OncePerKey(LOADER):  # type: ignore[misc, valid-type]
+    """A loader that raises where a key stands twice in a mapping, as in a file that a person has written."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                said = f"the key '{key.value}' is there twice"
+                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Readable) -> dict[str, Any]:
-    return parse_yaml(path.read_bytes())
+    """Return the mapping of a YAML file that a person has written. Raises yaml.YAMLError or ValueError."""
+    return parse_yaml(path.read_bytes(), _OncePerKey)
 
 
-def parse_yaml(text: bytes) -> dict[str, Any]:
+def parse_yaml(text: bytes, loader: Any = LOADER) -> dict[str, Any]:
     """Return the mapping that a YAML text is. Raises ValueError if it is something else."""
-    content = yaml.load(text, LOADER)
+    content = yaml.load(text, loader)
     if not isinstance(content, dict):
         raise ValueError("not a mapping")
     return content

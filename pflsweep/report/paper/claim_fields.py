@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from pflsweep.config.keys import is_number
 from pflsweep.report.paper.claims import FORMS, KEYS, TAKE, listed
 from pflsweep.util.errors import UserError, nearest, require_known, require_one_of
 
@@ -63,6 +64,9 @@ def check(claim: Any, file: str) -> None:
         if key in body and len(body[key] if isinstance(body[key], list | dict) else ()) != low:
             like = "[low, high]" if key == "is" else "{setting: [a, b, c]}"
             raise UserError(f"{where}: {form}.{key} is {body[key]!r}: it has to be {like}.")
+    low, high = body.get("is", (0, 0))
+    if not is_number(low) or not is_number(high) or low > high:
+        raise UserError(f"{where}: {form}.is is {body['is']!r}: it has to be [low, high], two numbers.")
     for key in OPERANDS:
         if key in body:
             _check_operand(body[key], f"{where}: {form}.{key}")

@@ -325,6 +325,8 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
             raise UserError(f"{at} is {value!r}: it has to be a text.")
         elif key in NUMBERS and not is_number(value):
             raise UserError(f"{at} is {value!r}: it has to be a number.")
+        elif key == "goal" and not 0 < value <= 1:
+            raise UserError(f"{at} is {value!r}: it has to be an accuracy above 0 and at most 1, such as 0.7.")
     return metric
 
 

@@ -41,6 +41,17 @@ def check_cells(layout: "Layout", cells: set[tuple[str, str]]) -> None:
             require_allowed(f"metrics.{name}.baseline", [metric.options["baseline"]], rows, where)
 
 
+def rows_without_sweep(layout: "Layout", cells: set[tuple[str, str]]) -> list[str]:
+    """Return a warning for each printed row that no sweep trains. cells: as in check_cells."""
+    methods = sorted({method for _, method in cells})
+    return [
+        f"{layout.name}: the published row '{method}' is no row of {', '.join(layout.sweeps)}, so that its cells stay "
+        f"empty.{nearest(method, methods)}"
+        for method in (layout.labels if layout.in_print else ())
+        if method not in methods
+    ]
+
+
 def check_names(layout: "Layout", beside: list[str], file: Path) -> None:
     """Raise UserError if a layout names a view, a round, a metric or a note that there is not."""
     from pflsweep.report.paper.metrics import OPTION_VALUES

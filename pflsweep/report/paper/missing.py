@@ -27,11 +27,10 @@ def lines(comparison: Comparison) -> list[str]:
             filled = by_command[commands[trials.setting, trials.method]]
             filled[title(comparison.layout.columns[column])][cell.trials.method] = None
         why |= dict.fromkeys(reason for trials in (cell.trials, *cell.against) for reason in _reasons(trials))
-    found = (
-        [FIRST.format(own=OWN, command=code(f"pflsweep record import {comparison.store.trials.runs} --no-tracking"))]
-        if by_command and comparison.trials and comparison.store.trials.runs != OWN
-        else []
-    )
+    runs = comparison.store.trials.runs
+    elsewhere = runs != OWN and not all("paths.runs=" in command for command in by_command)
+    copy = code(f"pflsweep record import {shlex.quote(str(runs))} --no-tracking")
+    found = [FIRST.format(own=OWN, command=copy)] if elsewhere and comparison.trials else []
     for command, columns in by_command.items():
         found.append(f"{command} fills:")
         found += [f"  - {inline(f'{at}: {_rows(comparison, at, list(methods))}')}" for at, methods in columns.items()]
@@ -59,8 +58,9 @@ def _trainable(trials: CellTrials) -> bool:
 
 def _commands(comparison: Comparison) -> dict[tuple[str, str], str]:
     """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
-    setting lacks, with the words by which its other rows were trained, since those are compared with it.
+    setting lacks, with the words by which its other rows, or other settings, were trained: those are compared with it.
     """
+    every_begun = [trials.commands[0] for trials in comparison.trials_by_cell if trials.commands]
     cells, rows = [trials for trials in comparison.trials_by_cell if _trainable(trials)], defaultdict(list)
     found = {(cell.setting, cell.method): ", ".join(map(code, cell.commands)) for cell in cells if cell.commands}
     for cell in cells:
@@ -70,7 +70,8 @@ def _commands(comparison: Comparison) -> dict[tuple[str, str], str]:
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for setting, lacked in rows.items():
         begun = [each.commands[0] for each in comparison.trials_by_cell if each.setting == setting and each.commands]
-        alike[begun[0] if begun else command_of(comparison), () if own and not begun else tuple(lacked)].append(setting)
+        like = next(iter([*begun, *every_begun]), command_of(comparison))
+        alike[like, () if own and not begun else tuple(lacked)].append(setting)
     for (like, methods), settings in alike.items():
         every = own and len(settings) == len({trials.setting for trials in comparison.trials_by_cell})
         command = _for(like, comparison.layout.sweeps[0], [*([] if every else settings), *methods])

@@ -5,6 +5,7 @@ import csv
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -131,6 +132,9 @@ def _claims() -> list[dict[str, Any]]:
     every = _of_yaml("claims.yaml", "claims", list)
     for claim in every:
         check(claim, str(file))
+    for name, count in Counter(claim["id"] for claim in every).items():
+        if count > 1:
+            raise UserError(f"{file}: {count} claims have the id '{name}'. Give each its own.")
     return every
 
 

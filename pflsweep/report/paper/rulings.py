@@ -25,6 +25,7 @@ def rulings(comparison: Comparison, others: list[Comparison]) -> Iterator[tuple[
     printed = layout.printed_statistics(comparison.layout.paper) + _placeholders(comparison)
     possible = [number for number in printed if number.key not in empty]
     for claim in _about_runs(comparison.layout):
+        _check_print(claim, printed)
         needed = claims.needed_cells(claim, printed)
         ruling = _ruling(claim, ours, possible, needed - empty)._replace(without=_without(needed, empty))
         undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
@@ -78,6 +79,19 @@ def _check_names(claim: dict[str, Any], paper: str) -> None:
                 f"claims.yaml: claim {claim['id']!r}: no table of '{paper}' has the {key} '{value}'."
                 f"{nearest(value, known[key])} There are: {', '.join(known[key])}."
             )
+
+
+def _check_print(claim: dict[str, Any], printed: list[Statistic]) -> None:
+    """Raise UserError if the published numbers say otherwise than a claim's holds_in_print."""
+    if claim["needs_rerun"]:
+        return
+    holds = claims.judge(claim, printed).holds
+    if holds != claim["holds_in_print"]:
+        said = {True: "true", False: "false", "partly": "partly", None: "nothing of it, since its cells are not there"}
+        raise UserError(
+            f"claims.yaml: claim {claim['id']!r} has holds_in_print: {said[claim['holds_in_print']]}; the published "
+            f"numbers say {said[holds]}."
+        )
 
 
 @cache

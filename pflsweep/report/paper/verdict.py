@@ -5,7 +5,7 @@ Below the paper's own scale the scale comes first: fewer rounds are no reproduct
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pflsweep.report.markdown import inline
 from pflsweep.report.paper import deviations
@@ -110,6 +110,8 @@ def explanation(reproduction: Reproduction, why: str) -> str:
         differing = len({line for table in reproduction.readings.values() for line in deviations.lines(table)})
         respects = (
             f"our runs differ from the paper's in {differing} respect{'s' if differing > 1 else ''}, listed below"
+            if differing
+            else "nothing is known in which our runs differ from the paper's"
         )
         parts = [parts[0] or "not known yet", respects]
     if reproduction.lost:
@@ -153,18 +155,26 @@ def _scale(reproduction: Reproduction, name: str) -> str:
 
 def _best_round(reproduction: Reproduction) -> str:
     """Return which numbers are of the best round, where the end of a sweep prints the last one's; "" if none is."""
-    rows: dict[bool, dict[str, None]] = {True: {}, False: {}}  # of the best round, or not -> labels
+    found: dict[bool, dict[tuple[str, str], None]] = {True: {}, False: {}}  # of the best round, or not -> metric, row
     for table in reproduction.readings.values():
         for cell in filter(
             lambda cell: cell.has_number and cell.metric.quantity in ("accuracy", "gain"), table.paper_cells
         ):
             shown = table.layout.rounds.get(cell.trials.method, cell.metric.options.get("round"))
-            rows[shown == "best"][_row(reproduction, cell)] = None
-    best, last = rows[True], rows[False]
+            found[shown == "best"][cell.line.metric, _row(reproduction, cell)] = None
+    best, last = (_names(*each) for each in ((found[True], found[False]), (found[False], found[True])))
     if not best:
         return ""
     where = "" if not last else f" for {', '.join(best)}" if len(best) <= NAMED else f", but for {', '.join(last)}"
     return f"; accuracies are of the **best round**{where} (the table at the end of a sweep has the last round)"
+
+
+def _names(some: Collection[tuple[str, str]], others: Collection[tuple[str, str]]) -> list[str]:
+    """Return the metrics of some cells if no other cell has one of these, else their rows, else both of each cell."""
+    metrics, rows = (list(dict.fromkeys(names)) for names in zip(*some, strict=True)) if some else ([], [])
+    if {metric for metric, _ in others}.isdisjoint(metrics):
+        return metrics
+    return rows if {row for _, row in others}.isdisjoint(rows) else [f"{metric} of {row}" for metric, row in some]
 
 
 def _seeds(table: Comparison) -> str:

@@ -154,6 +154,11 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
             "so that 'by: samples' has no place. Leave one of both out",
         ),
         (GOOD.replace("accuracy}", "accuracy, best: max}"), "best is 'max'"),
+        (
+            GOOD.replace("accuracy}", "rounds_to, goal: 60}"),
+            "goal is 60: it has to be an accuracy above 0 and at most 1",
+        ),
+        (GOOD + "rounds: {fedavg: last, fedavg: best}\n", "the key 'fedavg' is there twice"),
         (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
         (GOOD.replace("quantity: accuracy", "quant: accuracy"), "metrics.acc has 'quant'. Did you mean 'quantity'"),
         (GOOD.replace("quantity: accuracy", "unit: percent"), "metrics.acc needs 'quantity', one of: accuracy"),
@@ -319,6 +324,19 @@ def _with_sweep(own: Path, folder: Path, text: str) -> None:
     (folder / "sweeps/mine/table1.yaml").write_text(SWEEP)
 
 
+def test_a_published_row_that_no_sweep_trains_is_named(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_sweep(own, tmp_path, GOOD)
+    printed = tmp_path / "reports/paper/mine_table1.csv"
+    printed.write_text(printed.read_text().replace(",fedavg,", ",fedavgg,"))
+    assert main(["mine/table1"]) == 0
+    assert (
+        "the published row 'fedavgg' is no row of mine/table1, so that its cells stay empty. Did you mean 'fedavg'?"
+        in (capsys.readouterr().err)
+    )
+
+
 def test_brackets_of_a_setting_are_no_pattern(own: Path) -> None:
     own.write_text(OWN_TABLE.replace("digits/here", "'digits/here[1,2]?'"))
     of = layout.read("mine/table1")
@@ -334,7 +352,7 @@ claims:
   quote: ours is better
   basis: stated
   needs_rerun: false
-  holds_in_print: true
+  holds_in_print: false
   expr: {greater: {left: {method: fedavg}, right: {metric: acc, stat: value}}}
 """
 
@@ -347,7 +365,7 @@ claims:
         ("claims:\n", "claim:\n", "'claims' is not there. It needs `claims:`, and below it a list"),
         ("claims:\n", "claims: [\n", "claims.yaml cannot be read: "),
         ("  quote: ours is better\n", "", "claim 'mine-1' has no 'quote'. It needs id, paper"),
-        ("  holds_in_print: true\n", "", "has no 'holds_in_print'"),
+        ("  holds_in_print: false\n", "", "has no 'holds_in_print'"),
         ("quote", "qoute", "unknown key 'qoute'. Did you mean 'quote'"),
         ("table: [1]", "table: 1", "table is 1: it has to be a list of tables"),
         ("basis: stated", "basis: said", "basis is 'said': it has to be one of stated, reading"),
@@ -358,6 +376,11 @@ claims:
         ("stat: value", "stat: mean", "stat is 'mean': it has to be one of value, std"),
         ("method: fedavg", "method: fedavgg", "no table of 'mine' has the method 'fedavgg'. Did you mean 'fedavg'"),
         ("metric: acc", "metric: ac", "no table of 'mine' has the metric 'ac'. Did you mean 'acc'"),
+        ("print: false", "print: true", "has holds_in_print: true; the published numbers say false"),
+        ("value}", "value}, margin: -1", "has holds_in_print: false; the published numbers say true"),
+        ("greater: {left: {method: fedavg}, right", "value: {is: [40, 20], of", "value.is is [40, 20]: it has to be"),
+        ("claims:\n", "claims:\n" + CLAIMS.partition("\n")[2], "2 claims have the id 'mine-1'"),
+        ("  quote", "  paper: mine\n  quote", "the key 'paper' is there twice"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_claim_is_said(own: Path, tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -330,6 +330,46 @@ def test_a_page_at_the_papers_rounds_begins_with_what_agrees(tmp_path: Path, mon
     assert "**best round** for PGFed (ours) (the table" in scale, "FedBABU's are of the last one"
 
 
+def test_metrics_of_the_best_round_are_named_where_others_are_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_table(tmp_path, "{acc: {quantity: accuracy}, best: {quantity: accuracy, round: best}}")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
+    for method in ("fedavg", "local"):
+        sweep.add("digits/here", method, {0: [4] * 4})
+    sweep.write()
+    main(["mine/table1"])
+    (scale,) = [line for line in Path("reports/mine/table1/README.md").read_text().splitlines() if "**Scale" in line]
+    assert "; accuracies are of the **best round** for best (the table" in scale
+
+
+def test_the_least_client_is_not_tested_client_by_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_table(tmp_path, "{acc: {quantity: accuracy}, worst: {quantity: accuracy, take: min}}", "own: fedavg\n")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
+    for method, correct in (("fedavg", [4, 6, 8, 8]), ("local", [1, 2, 3, 4])):
+        sweep.add("digits/here", method, {0: correct})
+    sweep.write()
+    of = reproduced(sweep.runs, "mine/table1")
+    assert [of.layout.columns[pair.column].metric for pair in of.paired()] == ["acc"]
+
+
+def own_table(folder: Path, metrics: str, more: str = "") -> None:
+    """Write a sweep of two methods in one setting, and the layout of a table that is not published."""
+    for name, text in {
+        "sweeps/mine/table1": "settings: {digits/here: dataset=digits}\n"
+        "methods: {fedavg: algorithm=fedavg, local: algorithm=local}\n",
+        "reports/layouts/mine/table1": "title: t\nsweeps: [mine/table1]\n"
+        "own_table: {name: a, rows: {fedavg: F, local: L}, columns: {digits/here: here}}\n"
+        f"metrics: {metrics}\n{more}",
+    }.items():
+        file = folder / f"{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    layout.read.cache_clear()
+
+
 def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
     text = (made / "README.md").read_text()
     assert "\nColumns without a number of ours: CIFAR10, 100 clients; CIFAR100\n" in text
@@ -441,7 +481,9 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "`mu=0.1` (the smallest of those tried) (81.25% on validation data)" in text
     assert "ditto" not in text
     claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
-    assert claim.endswith("| cannot be decided yet | 1 of 1 comparisons so far, 1 clear of std |")
+    assert claim.endswith(
+        "| holds so far | 1 of 1 comparisons in cifar10 clients25 (published: 1 of 1), 1 clear of std |"
+    )
 
 
 def test_the_csv_has_the_printed_files_columns(made: Path) -> None:
