@@ -136,6 +136,10 @@ def _prepare_sqlite(file: Path) -> None:
     except (OSError, sqlite3.Error) as error:
         if no_room := files.as_disk_full(error, file.parent):
             raise no_room from error
+        if not os.access(file.parent, os.W_OK):
+            raise UserError(
+                f"{file.parent} cannot be written to. Choose another folder: paths.runs, or workers.storage."
+            ) from error
         raise UserError(
             f"{file} cannot be used as a database ({error}). Move it away, or name another place: paths.runs, or "
             "workers.storage."

@@ -75,7 +75,9 @@ class TrialSweeper(Sweeper):
         parser = OverridesParser.create(self.hydra_context.config_loader)
         words = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
         name = name_of(command.sweep) if command.sweep else without_password(" ".join(words)) or NAMELESS
-        self._ledger_words = [*self._own_options(), *words]  # the command as the ledger states it
+        # The command as the ledger states it. Without its storage another machine would train all trials again
+        storage = [word for word in arguments if word.startswith("workers.storage=")]
+        self._ledger_words = [*self._own_options(), *words, *storage]
         plan = planner.build(command, arguments, self._compose, parser, name)
         launch.check(plan, self.launcher)
         if command.plan:

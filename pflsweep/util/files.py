@@ -69,10 +69,11 @@ def as_disk_full(
         found = FULL_TEXT.search(str(error)) or (SQLITE_TEXT.search(str(error)) if little else None)
         if getattr(error, "errno", None) in FULL_ERRNO or found:
             said = os.strerror(error.errno) if found is None else found[0]  # type: ignore[attr-defined]
-            room = "" if there is None else f"; {free(there)} of space are free there"
+            read_only = re.match("read-?only file", said, re.IGNORECASE)  # a database is read-only on a full disk too
+            room = "" if there is None or read_only else f"; {free(there)} of space are free there"
             return DiskFull(
-                f"{place} cannot be written to ({said}{room}). Make room, or choose another folder ({choice}). "
-                "Nothing that was written is lost: the same command goes on."
+                f"{place} cannot be written to ({said}{room}). {'Choose' if read_only else 'Make room, or choose'} "
+                f"another folder ({choice}). Nothing that was written is lost: the same command goes on."
             )
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return error

@@ -318,3 +318,14 @@ def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypa
         require_each_once(database(folder), 8)
     assert set(fits) == {2}, "two points, then two seeds"
     require_same(one, four, rtol=1e-3, atol=0.02)
+
+
+@pytest.mark.slow
+def test_a_point_of_several_seeds_counts_once_and_the_ledger_keeps_the_database(say: Say) -> None:
+    options = ("seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "workers.count=1")
+    err = say("algorithm=fedavg", *options, "workers.storage=sqlite:///queue.db")[2]
+    assert ": 4 trials; a point of a search counts once for its 2 seeds\n" in err
+    (file,) = Path("runs/sweeps").glob("*.json")
+    command = json.loads(file.read_text())["command"]
+    assert command.endswith(" workers.storage=sqlite:///queue.db")
+    assert "workers.count" not in command

@@ -1,5 +1,6 @@
 """Files are written whole, small, and with the same values."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from pflsweep.util import files
 
@@ -65,6 +67,13 @@ def test_a_lock_is_released_although_a_fork_has_a_copy_of_it(tmp_path: Path) -> 
         os.close(writer)
         os.waitpid(child, 0)
         os.close(reader)
+
+
+@pytest.mark.parametrize(("number", "room"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+def test_room_helps_on_a_full_disk_alone(tmp_path: Path, number: int, room: bool) -> None:
+    said = str(files.as_disk_full(OSError(number, os.strerror(number)), tmp_path))
+    assert ("Make room, or choose another folder" in said) is ("of space are free there" in said) is room
+    assert ("(Read-only file system). Choose another folder" in said) is not room
 
 
 def test_a_yaml_file_has_no_aliases(tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ class LiveStatus:
     def __enter__(self) -> "LiveStatus":
         count = len(self._sweep.states)
         done = f", {len(self._settled_before)} of them done before" if self._settled_before else ""
-        self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}")
+        seeds = len(self.plan.tuning_seeds) if any(group.tries for group in self.plan.groups) else 1
+        once = f"; a point of a search counts once for its {seeds} seeds" if seeds > 1 else ""
+        self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}{once}")
         if self.console.is_terminal:
             self._live.start()
         self._thread.start()
