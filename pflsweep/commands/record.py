@@ -76,10 +76,15 @@ def _import(options: argparse.Namespace) -> int:
     return code
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def _migrate(options: argparse.Namespace) -> int:
     """Bring a folder of runs up to date. Return 2 where a record could not be migrated, else 0."""
     done = migrate(options.runs)
-    print(f"{done.records} records and {done.ledgers} ledgers of sweeps in {options.runs} brought up to date")
+    found = f"{_counted(done.records, 'record')} and {_counted(done.ledgers, 'ledger')} of sweeps"
+    print(f"{found} in {options.runs} brought up to date")
     for line in done.left:
         print(f"left as it is: {line}", file=sys.stderr)
     return 2 if done.left else 0
@@ -100,7 +105,7 @@ def _print_outcome(contents: Contents, copied: Copied, did: str) -> int:
     """
     known = len(contents.found) - len(copied.locked) - copied.records
     there = f", {known} there already" if known else ""
-    print(f"{copied.records} runs and {copied.ledgers} ledgers of sweeps {did}{there}")
+    print(f"{_counted(copied.records, 'run')} and {_counted(copied.ledgers, 'ledger')} of sweeps {did}{there}")
     for line in contents.left_out:
         print(f"left out: {line}")
     locked = [

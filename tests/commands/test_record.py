@@ -39,7 +39,7 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     words = [*SMALL, "train.rounds=1", "algorithm=local,fedavg", "tune=grid", "tune.points=2"]
     assert main(["-m", *words, "tracking=none"]) == 0
     assert main(["record", "export", "--out", "out"]) == 0
-    assert "6 runs and 1 ledgers of sweeps exported to out" in capsys.readouterr().out
+    assert "6 runs and 1 ledger of sweeps exported to out" in capsys.readouterr().out
     names = {file.name for file in Path("out").rglob("*") if file.is_file() and file.parent.name != "sweeps"}
     assert names == {"meta.json", "status.json", "config.yaml"} | {
         f"{name}.parquet" for name in ("rounds", "clients", "partition")
@@ -48,7 +48,7 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     other.mkdir()
     monkeypatch.chdir(other)
     assert main(["record", "import", "../out"]) == 0
-    assert "6 runs and 1 ledgers of sweeps imported into runs" in capsys.readouterr().out
+    assert "6 runs and 1 ledger of sweeps imported into runs" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in Path("runs").glob("*/status.json")}
     assert main(["-m", *words]) == 0
     assert len(before) == 6
@@ -306,7 +306,7 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
         assert main(["record", "import", f"machine{machine}", "--no-tracking"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "imported" in line]
     assert [line.partition(" of sweeps")[0] for line in lines] == [
-        "1 runs and 1 ledgers", "1 runs and 1 ledgers", "0 runs and 0 ledgers",
+        "1 run and 1 ledger", "1 runs and 1 ledgers", "0 runs and 0 ledgers",
     ]  # fmt: skip
     (group,) = json.loads(next(Path("runs/sweeps").glob("*.json")).read_text())["groups"]
     assert list(group["trials"]) == (["1"] if apart else ["0", "1"])
@@ -402,7 +402,7 @@ def test_a_trial_that_is_being_trained_is_left_alone(capsys: pytest.CaptureFixtu
     with claimed(folder.absolute()):
         assert main(["record", "import", "runs", "--runs", "short", "--no-tracking"]) == 2
     said = capsys.readouterr()
-    assert "1 runs and 0 ledgers of sweeps imported into short\n" in said.out
+    assert "1 run and 0 ledgers of sweeps imported into short\n" in said.out
     assert f"left out: {folder}: another process trains or copies this trial. Repeat the command" in said.err
     assert (Record(folder).done, Record("short" / other.folder.relative_to("runs")).done) == (1, 3)
 
@@ -410,5 +410,5 @@ def test_a_trial_that_is_being_trained_is_left_alone(capsys: pytest.CaptureFixtu
 def test_some_runs_alone_are_exported_without_ledgers(capsys: pytest.CaptureFixture) -> None:
     assert main(["-m", *TRIAL, "train.rounds=1", "seed=0,1"]) == 0
     assert main(["record", "export", "*-1", "--out", "out"]) == 0
-    assert "1 runs and 0 ledgers" in capsys.readouterr().out
+    assert "1 run and 0 ledgers" in capsys.readouterr().out
     assert only("out").meta["seed"] == 1

@@ -171,7 +171,7 @@ def test_folders_and_archives_lie_beside_one_another(packed: Path, capsys: pytes
     assert {type(record.place.parent) for record in chosen.records} == {type(Path())}
     other = records.finished(Path("both"), "fedprox", [1, 2, 3, 4])
     assert ends("import", "both", "--runs", "all") == 0
-    assert "5 runs and 1 ledgers" in capsys.readouterr().out
+    assert "5 runs and 1 ledger" in capsys.readouterr().out
     assert Record(Path("all", other.folder.name)).done == 3
 
 
@@ -209,7 +209,7 @@ def test_an_archive_is_the_same_bytes_for_the_same_records(packed: Path) -> None
 
 def test_an_archive_is_imported_as_it_is(packed: Path, capsys: pytest.CaptureFixture) -> None:
     assert ends("import", "x.zip", "--runs", "imported") == 0
-    assert "4 runs and 1 ledgers of sweeps imported into imported" in capsys.readouterr().out
+    assert "4 runs and 1 ledger of sweeps imported into imported" in capsys.readouterr().out
     assert contents(Path("imported")) == members(packed)
 
 
@@ -219,7 +219,7 @@ def test_a_sweep_is_exported_with_the_trials_of_its_search(sweep: Sweep, capsys:
     tried = search(other, "fedprox")
     other.write("1" * 16)
     assert ends("export", "--sweep", "another", "--out", "another.zip") == 0
-    assert "2 runs and 1 ledgers" in capsys.readouterr().out
+    assert "2 runs and 1 ledger" in capsys.readouterr().out
     found = choose(Path("another.zip"), [])
     assert {record.meta["identity"] for record in found.records} == {final.folder.name, tried.folder.name}
     assert [ledger.sweep for ledger in ledgers(*found.places)] == ["another"]
@@ -255,7 +255,7 @@ def test_what_an_archive_has_stays_when_more_is_exported(packed: Path, capsys: p
     before = members(packed)
     new = records.finished(Path("new"), "fedprox", [1, 2, 3, 4])
     assert ends("export", "--runs", "new", "--out", "x.zip") == 0
-    assert "1 runs and 0 ledgers" in capsys.readouterr().out
+    assert "1 run and 0 ledgers" in capsys.readouterr().out
     assert {name for name in members(packed) if not name.startswith(new.folder.name)} == set(before)
     assert members(packed).items() >= before.items()
 
@@ -465,7 +465,7 @@ def test_files_with_other_names_are_named_and_never_read(
     )
     assert ends(*words) == 0
     said = capsys.readouterr().out
-    assert "4 runs and 1 ledgers" in said
+    assert "4 runs and 1 ledger" in said
     for name in BAD_NAMES[:10]:
         assert f"left out: {name!r} in x.zip, which is not a file of a record" in said
     assert "left out: 1 more such files in x.zip" in said
@@ -523,7 +523,7 @@ def test_a_damaged_file_of_an_archive_is_named_and_the_others_are_read(
     if count == 4:
         assert "There is no finished run to import" in told.err
         return
-    assert "3 runs and 1 ledgers" in told.out
+    assert "3 runs and 1 ledger" in told.out
     assert f"left out: x.zip/{broken[0]} cannot be read: it is truncated, or no file of pflsweep's" in told.err
     assert "move the folder" not in told.err
     with pytest.raises(Damaged, match=r"x\.zip/\w+/clients\.parquet cannot be read"):

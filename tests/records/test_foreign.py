@@ -252,7 +252,7 @@ def test_a_record_with_a_file_that_cannot_be_carried_is_named_with_the_reason(
     words = ["export", "--out", "out"] if what == "export" else ["import", "runs", "--runs", "out"]
     assert ends(*words) == 2
     told = capsys.readouterr()
-    assert "1 runs and 0 ledgers" in told.out
+    assert "1 run and 0 ledgers" in told.out
     assert re.search(f"left out: .*{said}", told.err)
     assert "delete" not in told.err.lower()
     assert [each.name for each in Path("out").iterdir()] == [whole.folder.name]
@@ -277,7 +277,7 @@ def test_a_record_with_an_odd_config_is_damaged_and_others_are_used(
     (folder / "config.yaml").write_text(config)
     assert ends("import", "runs", "--runs", "out") == 2
     said = capsys.readouterr()
-    assert "1 runs and 0 ledgers" in said.out
+    assert "1 run and 0 ledgers" in said.out
     assert f"left out: {folder / 'config.yaml'} cannot be read" in said.err
     assert report(["runs"]) == 2
     assert f"{folder / 'config.yaml'} cannot be read" in capsys.readouterr().err
@@ -306,7 +306,7 @@ def test_a_foreign_record_that_could_not_be_sent_to_mlflow_is_left_out(
     changed(folder, meta)
     assert main(["record", "import", "runs", "--runs", "out", "--no-tracking"]) == 2
     told = capsys.readouterr()
-    assert "1 runs and 0 ledgers" in told.out
+    assert "1 run and 0 ledgers" in told.out
     assert re.search(f"left out: {folder}/{said}", told.err)
 
 
@@ -325,7 +325,7 @@ def test_a_trial_that_goes_on_while_it_is_read_is_left_out(
     monkeypatch.setattr(checked, "_in_folder", late)
     assert ends("export", "--out", "out") == 0
     said = capsys.readouterr().out
-    assert "1 runs and 0 ledgers" in said
+    assert "1 run and 0 ledgers" in said
     assert re.search(r"left out: fedavg-\S+ \(trained further just now\)", said)
     assert not Path("out", folder.name).exists()
 
@@ -401,7 +401,7 @@ def test_a_ledger_that_is_none_is_named_and_the_records_are_copied(
         )
     assert ends("import", "runs", "--runs", "out") == 2
     told = capsys.readouterr()
-    assert "1 runs and 0 ledgers" in told.out
+    assert "1 run and 0 ledgers" in told.out
     assert re.search(f"left out: {path}.*({said})", told.err)
     assert not Path("out/sweeps").exists()
 

@@ -50,7 +50,7 @@ def test_newer_records_are_refused(runs: Path) -> None:
 def test_a_folder_is_migrated_by_a_command(runs: Path, capsys: pytest.CaptureFixture) -> None:
     tables = {old: (runs / old / "rounds.parquet").read_bytes() for old in OLD}
     assert main(["record", "migrate", str(runs)]) == 0
-    assert "2 records and 1 ledgers of sweeps" in capsys.readouterr().out
+    assert "2 records and 1 ledger of sweeps" in capsys.readouterr().out
     records = [Record(file.parent) for file in runs.glob("*/meta.json")]
     assert {record.meta["migrated_from"] for record in records} == set(OLD)
     for record in records:
@@ -171,7 +171,8 @@ def test_a_damaged_record_is_named_and_the_others_are_migrated(
     for records in (1, 0):
         assert main(["record", "migrate", str(runs)]) == 2
         told = capsys.readouterr()
-        assert f"{records} records and {records} ledgers" in told.out
+        s = "s" * (records != 1)
+        assert f"{records} record{s} and {records} ledger{s} of sweeps" in told.out
         (line,) = told.err.splitlines()
         assert line.startswith(f"left as it is: {runs / OLD[0]}")
         assert said in line
@@ -188,7 +189,7 @@ def test_a_damaged_ledger_is_named_and_the_others_are_migrated(
     file.write_text(content)
     assert main(["record", "migrate", str(runs)]) == 2
     told = capsys.readouterr()
-    assert "2 records and 1 ledgers" in told.out
+    assert "2 records and 1 ledger" in told.out
     assert f"left as it is: {file}" in told.err
     assert file.read_text() == content
 

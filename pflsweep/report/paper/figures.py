@@ -135,7 +135,7 @@ def curves(comparison: Comparison) -> Iterator[Picture]:
     said = [
         "mean accuracy by round",
         lines.colours_in_words(drawn, own, comparison.layout.whose),
-        *(["band: one std over seeds"] if bands else []),
+        *(["band: one std over seeds, as far as it fits"] if bands else []),
     ]
     said += [f"at most {lines.MOST} methods per panel: {lines.drawn_in_words(drawn)}"] if cut else []
     yield Picture("curves", "; ".join(said), made)

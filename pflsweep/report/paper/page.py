@@ -56,6 +56,7 @@ def text(reproduction: Reproduction, drawn: SavedFigures, links: Links, discussi
         absent={cell.why_empty for cell in cells if not cell.has_number},
         own_rows=reproduction.first.own_rows,
         one_partition=[name for name, table in reproduction.readings.items() if _has_one_partition(table)],
+        infinite=any(cell.has_number and math.isinf(cell.value.mean) for cell in cells),
         needs=any(page_table.needs(cell) for cell in cells),
         readings=[_sections(reproduction, name, links) for name in reproduction.readings],
         discussion=discussion,

@@ -162,10 +162,10 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
     if unknown:
         sentences.append(f"The time of {len(unknown)} row{'s' * (len(unknown) > 1)} is unknown: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
-    left = trials - trained
+    left, many = trials - trained, "" if trials == 1 else "s"
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
     return "\n".join(filter(None, [
-        f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
+        f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trial{many}, seed{'s' * (len(seeds) > 1)} "
         f"{', '.join(map(str, seeds))}; {trained:,} of them trained already; time for the other {left:,} on "
         f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
         searches,
