@@ -4,6 +4,7 @@ import pytest
 
 import pflsweep
 from pflsweep.report.terminal import scored_on, table_with_legend
+from tests.report.records import finished
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,19 @@ def test_trials_of_both_kinds_are_named(tmp_path, monkeypatch) -> None:
     ]
     records = [pflsweep.run([*short, f"metrics.rows={rows}"]).record for rows in ("test", "train")]
     assert "on their own test data or their own training data, last round" in table_with_legend(records)
+
+
+def test_records_in_several_folders_are_all_named(tmp_path, monkeypatch) -> None:
+    """Two commands on one disk with a database in common leave records in two folders."""
+    there, here = tmp_path / "their runs", tmp_path / "here/runs"
+    records = [
+        finished(there, "fedavg", [4, 4], 0),
+        finished(there, "fedavg", [4, 4], 1),
+        finished(here, "local", [5, 5]),
+    ]
+    (tmp_path / "here").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "here")
+    last = table_with_legend(records).splitlines()[-2:]
+    assert last[0].startswith("Next: `pflsweep report runs` writes")
+    assert last[0].endswith("; records are in runs/.")
+    assert last[1] == f"2 of 3 records are in {there}: `pflsweep record import '{there}'` copies them first."
