@@ -8,7 +8,7 @@ from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
-from pflsweep.util.errors import Parser, UserError, nearest
+from pflsweep.util.errors import Parser, UserError, counted, nearest
 from pflsweep.util.resources import sweep_names, yaml_names
 
 GROUP_OF = {
@@ -146,15 +146,11 @@ def _line_of_sweep(name: str) -> str:
 
     table = read_table(name)
     cells, whole = len(table.cells), len(table.methods) * len(table.settings)
-    size = [_count(len(table.methods), "method"), _count(len(table.settings), "setting")]
+    size = [counted(len(table.methods), "method"), counted(len(table.settings), "setting")]
     fewer = f" ({cells} of {whole} cells)" if cells < whole else ""
     searched = f"searched: {' '.join(table.search)}" if table.search else "not searched"
     about = _comment(table_file(name).read_text("utf-8"))
-    return f"{about}  [{' x '.join([*size, _count(len(table.seeds), 'seed')])}{fewer}, {searched}]"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"{about}  [{' x '.join([*size, counted(len(table.seeds), 'seed')])}{fewer}, {searched}]"
 
 
 def _line(group: str, file: Path) -> str:

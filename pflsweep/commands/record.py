@@ -17,7 +17,7 @@ from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches, trials_of
 from pflsweep.records.select import Chosen, choose
-from pflsweep.util.errors import Parser, UserError, nearest
+from pflsweep.util.errors import Parser, UserError, counted, nearest
 
 
 def main(argv: list[str]) -> int:
@@ -76,14 +76,10 @@ def _import(options: argparse.Namespace) -> int:
     return code
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def _migrate(options: argparse.Namespace) -> int:
     """Bring a folder of runs up to date. Return 2 where a record could not be migrated, else 0."""
     done = migrate(options.runs)
-    found = f"{_counted(done.records, 'record')} and {_counted(done.ledgers, 'ledger')} of sweeps"
+    found = f"{counted(done.records, 'record')} and {counted(done.ledgers, 'ledger')} of sweeps"
     print(f"{found} in {options.runs} brought up to date")
     for line in done.left:
         print(f"left as it is: {line}", file=sys.stderr)
@@ -105,7 +101,7 @@ def _print_outcome(contents: Contents, copied: Copied, did: str) -> int:
     """
     known = len(contents.found) - len(copied.locked) - copied.records
     there = f", {known} there already" if known else ""
-    print(f"{_counted(copied.records, 'run')} and {_counted(copied.ledgers, 'ledger')} of sweeps {did}{there}")
+    print(f"{counted(copied.records, 'run')} and {counted(copied.ledgers, 'ledger')} of sweeps {did}{there}")
     for line in contents.left_out:
         print(f"left out: {line}")
     locked = [

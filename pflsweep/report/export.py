@@ -8,7 +8,7 @@ import pandas as pd
 from pflsweep.report import tables
 from pflsweep.report.compare import Row, Setting
 from pflsweep.report.latex import tabular
-from pflsweep.report.stats import gain, mean_std, rounded, standard_error
+from pflsweep.report.stats import gain, mean_std, standard_error
 from pflsweep.report.terminal import scored_on
 
 EMPTY = "--"
@@ -75,13 +75,13 @@ def _accuracy(row: Row, bold: bool) -> str:
     mean, std = mean_std([each.last for each in row.summaries])
     if math.isnan(mean):
         return EMPTY
-    shown = f"{rounded(100 * mean, 2):.2f}" + ("" if math.isnan(std) else rf" \pm {rounded(100 * std, 2):.2f}")
+    shown = tables.percent(mean) + ("" if math.isnan(std) else rf" \pm {tables.percent(std)}")
     return rf"$\mathbf{{{shown}}}$" if bold else f"${shown}$"
 
 
 def _gain(row: Row, base: Row | None) -> str:
     pairs = row.gains(base) if base and row is not base else []
-    return f"${rounded(100 * gain(pairs).mean, 2):+.2f}$" if pairs else EMPTY
+    return f"${tables.points(gain(pairs).mean)}$" if pairs else EMPTY
 
 
 def _clear_best(rows: Sequence[Row]) -> Row | None:

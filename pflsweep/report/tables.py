@@ -26,14 +26,14 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
         lines.append({
             "method": row.label,
             "seeds": _seeds(row),
-            "last round": _percent(row.interval.mean),
+            "last round": percent(row.interval.mean),
             heading: span,
             f"{against}{beside}": got if isinstance(got, str) else _signed(got, named=len(kinds) > 1),
             "best round": _best(row),
-            "std over clients": _percent(row.mean("std")),
-            "worst 10%": _percent(row.mean("worst10")),
-            "std over seeds": _percent(mean_std([s.last for s in row.summaries])[1]),
-            "global model": _percent(row.mean("global_last")),
+            "std over clients": percent(row.mean("std")),
+            "worst 10%": percent(row.mean("worst10")),
+            "std over seeds": percent(mean_std([s.last for s in row.summaries])[1]),
+            "global model": percent(row.mean("global_last")),
         })  # fmt: skip
     return pd.DataFrame(lines)
 
@@ -45,8 +45,8 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
     for row in setting.rows:
         line = {
             "method": row.label,
-            "macro F1": _percent(_last(row, "personal_f1")),
-            "over samples": _percent(_last(row, "personal_accuracy_weighted")),
+            "macro F1": percent(_last(row, "personal_f1")),
+            "over samples": percent(_last(row, "personal_accuracy_weighted")),
         }
         own = {
             head: _with_std(_last(row, f"{name}_accuracy"), _last(row, f"{name}_std"))
@@ -129,9 +129,9 @@ def newcomers(setting: Setting) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "method": curve.label,
-            "global model": _percent(curve.mean[0]),
-            "after 1 epoch": _percent(curve.mean[1]) if len(curve.mean) > 1 else NONE,
-            f"after {curve.rounds[-1]:.0f} epochs": _percent(curve.mean[-1]),
+            "global model": percent(curve.mean[0]),
+            "after 1 epoch": percent(curve.mean[1]) if len(curve.mean) > 1 else NONE,
+            f"after {curve.rounds[-1]:.0f} epochs": percent(curve.mean[-1]),
         }
         for curve in setting.newcomers
     )
@@ -171,9 +171,9 @@ def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Co
                 **where,
                 "method": row.label,
                 "seeds": _seeds(row),
-                "accuracy %": _percent(row.interval.mean),
+                "accuracy %": percent(row.interval.mean),
                 heading: span,
-                "std over clients": _percent(row.mean("std")),
+                "std over clients": percent(row.mean("std")),
                 "rounds": _span([s.rounds for s in row.summaries]),
                 "seconds": f"{row.mean('seconds'):,.1f}",
                 "images/s": _count(row.mean("images_per_second")),
@@ -195,7 +195,7 @@ def _seeds(row: Row) -> str:
 
 
 def _best(row: Row) -> str:
-    return f"{_percent(row.mean('best'))} (round {_span([s.best_round for s in row.summaries])})"
+    return f"{percent(row.mean('best'))} (round {_span([s.best_round for s in row.summaries])})"
 
 
 def _spans(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, str]]:
     heading = next(iter(kinds)) if len(kinds) == 1 else "interval"
     named = len(kinds) > 1
     return [
-        (heading, f"[{_percent(ci.low)}, {_percent(ci.high)}]{f' {ci.kind}' if named else ''}")
+        (heading, f"[{percent(ci.low)}, {percent(ci.high)}]{f' {ci.kind}' if named else ''}")
         for ci in (row.interval for row in rows)
     ]
 
@@ -221,11 +221,12 @@ def _gain(row: Row, baseline: Row | None) -> Interval | str:
 
 
 def _signed(ci: Interval, named: bool) -> str:
-    text = f"{_points(ci.mean)} [{_points(ci.low)}, {_points(ci.high)}]"
+    text = f"{points(ci.mean)} [{points(ci.low)}, {points(ci.high)}]"
     return f"{text} {ci.kind}" if named else text
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """Return a difference of shares in points with two decimals and its sign."""
     return f"{rounded(100 * value, 2):+.2f}"
 
 
@@ -235,7 +236,7 @@ def _client_gain(row: Row, baseline: Row) -> str:
     if not pairs:
         return NONE
     mean, std = (sum(map(take, pairs)) / len(pairs) for take in (np.mean, np.std))
-    return f"{_points(mean)} ({_percent(std)})"
+    return f"{points(mean)} ({percent(std)})"
 
 
 def _reached(rounds: list[float]) -> str:
@@ -251,7 +252,7 @@ def _last(row: Row, column: str) -> float:
 
 
 def _with_std(mean: float, std: float) -> str:
-    return NONE if math.isnan(mean) else f"{_percent(mean)} ({_percent(std)})"
+    return NONE if math.isnan(mean) else f"{percent(mean)} ({percent(std)})"
 
 
 def _number(value: float) -> str:
@@ -262,7 +263,8 @@ def _count(value: float) -> str:
     return NONE if math.isnan(value) else f"{value:,.0f}"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """Return a share in percent with two decimals; NONE without one."""
     return NONE if math.isnan(value) else f"{rounded(100 * value, 2):.2f}"
 
 

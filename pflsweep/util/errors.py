@@ -27,6 +27,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things as text, such as "1 run" and "2 runs"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def in_gb(count: float) -> str:
     """Return a number of bytes as text, in GB or TB."""
     return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"

@@ -324,8 +324,8 @@ def test_a_new_metric_is_a_column_whatever_it_is_called(tmp_path, monkeypatch):
     assert evaluated(runs) == ["personal", "global"]
     assert list(runs[1].rounds["personal_top_accuracy"]) == [0.25] * 3
     mixed, new = setting.rows
-    assert tables._percent(tables._last(new, "personal_top_accuracy")) == "25.00"
-    assert tables._percent(tables._last(mixed, "personal_top_accuracy")) == tables.NONE
+    assert tables.percent(tables._last(new, "personal_top_accuracy")) == "25.00"
+    assert tables.percent(tables._last(mixed, "personal_top_accuracy")) == tables.NONE
     assert main(["report", "runs", "--runs", str(folder), "--out", str(tmp_path / "out")]) == 0
 
 

@@ -60,19 +60,23 @@ def check(claim: Any, file: str) -> None:
         raise UserError(f"{where}: expr has '{said}': it has one of {', '.join(FORMS)}.{nearest(said, list(FORMS))}")
     body, (needed, further) = expr[form] or {}, FORM_KEYS[form]
     _check_part(body, needed, (*needed, *further), f"{where}: {form}")
-    for key, low in (("is", 2), ("along", 1)):
-        if key in body and len(body[key] if isinstance(body[key], list | dict) else ()) != low:
-            like = "[low, high]" if key == "is" else "{setting: [a, b, c]}"
+    for key, right, like in (("is", _is_range, "[low, high], two numbers"), ("along", _is_one, "{setting: [a, b, c]}")):
+        if key in body and not right(body[key]):
             raise UserError(f"{where}: {form}.{key} is {body[key]!r}: it has to be {like}.")
-    low, high = body.get("is", (0, 0))
-    if not is_number(low) or not is_number(high) or low > high:
-        raise UserError(f"{where}: {form}.is is {body['is']!r}: it has to be [low, high], two numbers.")
     for key in OPERANDS:
         if key in body:
             _check_operand(body[key], f"{where}: {form}.{key}")
     if "minus" in body:
         _check_operand(body["minus"], f"{where}: {form}.minus")
     _check_part(claim.get("where") or {}, (), KEYS, f"{where}: where")
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, list | dict) and len(value) == 1
 
 
 def _check_operand(op: Any, where: str) -> None:

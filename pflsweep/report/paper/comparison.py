@@ -378,7 +378,6 @@ class Comparison:
         for column, cell in self.by_column():
             own = self.cell_trials(cell.trials.setting, self.layout.own)
             clients = cell.metric.of_clients and not cell.metric.minus and not cell.line.setting.endswith("=mean")
-            clients = clients and "take" not in cell.metric.options  # the least client is another one in each row
             if clients and cell.trials.method != self.layout.own:
                 theirs, ours = (self._by_client(cell.metric, cell.line, trials) for trials in (cell.trials, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]

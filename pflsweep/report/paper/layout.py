@@ -43,9 +43,11 @@ class Metric(NamedTuple):
 
     @property
     def of_clients(self) -> bool:
-        """True for an accuracy of which each client has its own: one model on everybody's data has one for all."""
+        """True for an accuracy of which each client has its own: one model on everybody's data has one for all, and the
+        least client is another one in each row.
+        """
         shared = self.options.get("view") == "global" and self.options.get("target") == "all"
-        return self.quantity == "accuracy" and not shared
+        return self.quantity == "accuracy" and not shared and "take" not in self.options
 
 
 class Layout(NamedTuple):

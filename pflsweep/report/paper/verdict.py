@@ -12,6 +12,7 @@ from pflsweep.report.paper import deviations
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import number, points, short, value
 from pflsweep.report.paper.reproduction import Reproduction, furthest
+from pflsweep.util.errors import counted
 
 WHY = "Why: "  # how the line of DISCUSSION.md begins that stands in the verdict
 NAMED = 3  # cells, or rows, that a line names
@@ -109,7 +110,7 @@ def explanation(reproduction: Reproduction, why: str) -> str:
     if not any(parts[1:]) and apart:
         differing = len({line for table in reproduction.readings.values() for line in deviations.lines(table)})
         respects = (
-            f"our runs differ from the paper's in {differing} respect{'s' if differing > 1 else ''}, listed below"
+            f"our runs differ from the paper's in {counted(differing, 'respect')}, listed below"
             if differing
             else "nothing is known in which our runs differ from the paper's"
         )
@@ -123,8 +124,7 @@ def explanation(reproduction: Reproduction, why: str) -> str:
 
 def _count(cells: dict[str, set[tuple[str, ...]]], noun: str) -> str:
     """Return how many cells there are, each counted once. cells: by the change that moves them."""
-    n = len(set().union(*cells.values()))
-    return f"{n} {noun}{'s' if n > 1 else ''}"
+    return counted(len(set().union(*cells.values())), noun)
 
 
 def _order(reproduction: Reproduction, name: str) -> str:
