@@ -19,7 +19,8 @@ from pflsweep.report.paper.rulings import others_needed, rulings
 from pflsweep.report.paper.store import FinishedTrial, Store, TrialReader
 from pflsweep.util.errors import UserError
 
-COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be decided yet"}
+DECIDED = {True: "holds", "partly": "holds in part", False: "does not hold"}
+COUNTED = DECIDED | {None: "cannot be decided yet"}
 VERDICTS = {**COUNTED, "undecidable": "cannot be decided"}
 READINGS = (PAPER, CODE)  # of a table; other readings of the code are single changes
 Ruled = list[tuple[dict[str, Any], Ruling]]
@@ -33,7 +34,7 @@ class Verdict(NamedTuple):
     difference: float  # mean absolute difference of the accuracies among them, in points; NaN without any
     tau: float  # Kendall's, mean over the columns (or rows) that have one; NaN without any
     claims: dict[str, int]  # verdict -> claims
-    so_far: dict[str, int]  # the same of open claims, by the settings whose cells are all there
+    so_far: dict[str, int]  # the same of open claims that the settings whose cells are all there decide
 
 
 class Stores:
@@ -161,8 +162,8 @@ def _verdict(comparison: Comparison, ruled: Ruled) -> Verdict:
     said = Counter(VERDICTS[ruling.holds] for _, ruling in ruled)
     so_far = Counter(VERDICTS[ruling.so_far] for _, ruling in ruled if ruling.settings)
     mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
-    counts, counts_so_far = ({word: n[word] for word in COUNTED.values()} for n in (said, so_far))
-    return Verdict(sum(agree), len(agree), mean, tau, counts, counts_so_far)
+    claims = {word: said[word] for word in COUNTED.values()}
+    return Verdict(sum(agree), len(agree), mean, tau, claims, {word: so_far[word] for word in DECIDED.values()})
 
 
 def furthest(comparison: Comparison) -> list[Cell]:

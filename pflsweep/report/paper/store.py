@@ -23,7 +23,7 @@ UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
 MAY_DIFFER = ("seed", "train.rounds", *RUNTIME)
 # keys about the machine on which a command ran: a page that offers it to others leaves them out
-LOCAL = ("device", "paths", "checkpoint", "train.threads", "train.workers", "train.chunk")
+LOCAL = ("device", "data.root", "paths", "checkpoint", "train.threads", "train.workers", "train.chunk")
 
 
 @dataclass(frozen=True)

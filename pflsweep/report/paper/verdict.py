@@ -143,7 +143,7 @@ def _order(reproduction: Reproduction, name: str) -> str:
 
 def _counted(claims: dict[str, int]) -> str:
     """Return how many claims have each verdict, as text; "" without any."""
-    words = zip(claims.values(), WORDS, WORDS_OF_ONE, strict=True)
+    words = zip(claims.values(), WORDS, WORDS_OF_ONE, strict=False)  # open ones come last, and may be left out
     return ", ".join(f"{n} {one if n == 1 else several}" for n, several, one in words if n)
 
 

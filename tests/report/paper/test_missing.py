@@ -57,7 +57,7 @@ def test_of_what_nobody_has_begun_one_command_trains_all(tmp_path: Path, name: s
 
 
 def test_a_command_says_nothing_of_the_machine_on_which_it_ran(tmp_path: Path) -> None:
-    elsewhere = "paths.runs=/scratch/runs device=cuda checkpoint.every=100 train.threads=1 tracking=none"
+    elsewhere = "paths.runs=/scratch/runs data.root=/data device=cuda checkpoint.every=9 train.threads=1 tracking=none"
     for runs, kept in (("runs", "tracking=none"), ("/scratch/runs", "paths.runs=/scratch/runs tracking=none")):
         command = f"pflsweep -m sweep=pgfed/table1 {elsewhere} seed=0"
         assert store._portable(command, Path(runs)) == f"pflsweep -m sweep=pgfed/table1 {kept} seed=0"
