@@ -94,18 +94,20 @@ def _merge_groups(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Merge two ledger groups of one plan.
 
     Keep the group with more points that have a result, then the one with more final trials, then the newer. Add the
-    final trials of the other group where both have the same winner.
+    final trials of the other group where both have the same winner; of another winner they are superseded.
     """
 
     def results(group: dict[str, Any]) -> tuple[int, int]:
         return group["points_settled"] - len(group["without_result"]), len(group["trials"])
 
     less, more = sorted((old, new), key=results)
+    gone = {*less["superseded"], *more["superseded"]}
     if less["winner"] != more["winner"]:
-        return more
+        gone |= {*less["trials"].values()}
+        return {**more, "superseded": sorted(gone - {*more["trials"].values()})}
     trials = {**less["trials"], **more["trials"]}
-    failed = {**less["failed"], **more["failed"]}
-    return {**more, "trials": trials, "failed": {seed: why for seed, why in failed.items() if seed not in trials}}
+    failed = {seed: why for seed, why in {**less["failed"], **more["failed"]}.items() if seed not in trials}
+    return {**more, "trials": trials, "failed": failed, "superseded": sorted(gone - {*trials.values()})}
 
 
 def _has(folder: Path, record: Record) -> bool:

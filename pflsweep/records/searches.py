@@ -21,7 +21,7 @@ class Searches(NamedTuple):
     trials: trials of a search that are no sweep's final trial now.
     won: for each final trial, how its hyperparameters were chosen.
     partial: final trials of searches in which some points have no result.
-    superseded: former final trials, of points that do not win any more.
+    superseded: former final trials, of points that do not win any more, or whose search is not over now.
     order: for each final trial, its ledger and its position among the trials of all ledgers.
     ledgers: by their ids.
     """

@@ -134,7 +134,7 @@ def _searches(chosen: Chosen) -> list[str]:
     superseded = [inline(record.meta["name"]) for record in chosen.hidden if record.meta["identity"] in gone]
     if superseded:
         lines.append(
-            f"Left out are final trials of points that have lost since, when another point was tried again: "
+            "Left out are final trials of searches in which another point has won since, or a point has no result: "
             f"{', '.join(superseded)}."
         )
     searching = len(chosen.hidden) - len(superseded)

@@ -72,16 +72,16 @@ def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[Gr
     known = {record.meta["identity"]: record for record in records}
     results = []
     for g, group in enumerate(sweep.plan.groups):
-        now, values = group_status(sweep, g), [sweep.states[slot].value for slot in sweep.plan.search_slots(g)]
+        now, values = group_status(sweep, g), [sweep.states[slot].value for slot in sweep.plan.compared_slots(g)]
         own = [one["identity"] for slot in sweep.plan.final_slots(g) for one in sweep.states[slot].trials]
         curve: dict[int, float] = {}
         if own and all(identity in known for identity in own):
             mean = mean_curve(group.method, [by_round(known[identity]) for identity in own])
             curve = {int(at): float(value) for at, value in zip(mean.rounds, mean.mean, strict=True)}
         best = list(accumulate((value for value in values if value is not None), max))
-        chosen = point_text(now.point) if sweep.can_elect_winner(g) else ""
-        rounds = group.config.train.rounds
-        results.append(GroupResult(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
+        chosen = now.point if sweep.can_elect_winner(g) else {}
+        rounds = sweep.plan.rounds(sweep.plan.final_slots(g)[0], chosen)
+        results.append(GroupResult(group.method, setting_of(group), point_text(chosen), best, now.final, curve, rounds))
     return results
 
 

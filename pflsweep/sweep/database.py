@@ -114,9 +114,10 @@ class Database:
         for key, value in params.items():
             self._call(self.storage.set_trial_param, trial_id, key, kinds[key].to_internal_repr(value), kinds[key])
 
-    def report(self, name: str, trial_id: int, step: int, value: float) -> bool:
-        """Store a trial's intermediate value at a step. Return whether the pruner would stop the trial."""
-        self._call(self.storage.set_trial_intermediate_value, trial_id, step, value)
+    def report(self, name: str, trial_id: int, values: Mapping[int, float]) -> bool:
+        """Store a trial's intermediate values, by step. Return whether the pruner would stop the trial."""
+        for step, value in values.items():
+            self._call(self.storage.set_trial_intermediate_value, trial_id, step, value)
         study = self.study(name)
         return self._call(study.pruner.prune, study, self.trial(trial_id))
 

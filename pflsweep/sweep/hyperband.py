@@ -69,7 +69,7 @@ def rung_of(number: int, points: int, rounds: int) -> Rung:
 
 def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
     """Return which slot of the rung below is promoted to slot `number`: the best that no earlier slot of this rung has
-    taken or will take. Of equal ones it is the earlier.
+    taken or will take by these results. Of equal ones it is the earlier; diverged ones come last, before failed ones.
 
     A point below may get its result late, when it is tried again after a crash, so that earlier slots continue others
     than the best.
@@ -77,7 +77,8 @@ def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
 
     def rank(k: int) -> tuple[float, int]:
         trial = trials[k]
-        return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), k
+        lost = 1.0 if trial.user_attrs.get("diverged") else 2.0
+        return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else lost), k
 
     left = sorted(rung.below, key=rank)
     earlier = [trials[k].params for k in range(rung.numbers.start, number)]

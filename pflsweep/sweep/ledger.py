@@ -15,7 +15,7 @@ from pflsweep.records.ledger import file_of
 from pflsweep.records.writer import storable
 from pflsweep.sweep.plan import Group, Plan, relevant, varying_links
 from pflsweep.sweep.search_space import ranges
-from pflsweep.sweep.slot_state import SETTLED, SlotState, point_of
+from pflsweep.sweep.slot_state import SETTLED, SlotState, identities, point_of
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
@@ -75,8 +75,13 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
         "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},
         "failed_points": [state.reason for state in searched if state.status == "diverged"],
         "without_result": [state.reason for state in sweep.without_result(group)],
-        "superseded": sorted({identity for state in finals.values() for identity in state.superseded}),
+        "superseded": sorted({identity for state in finals.values() for identity in _superseded(state)}),
     }
+
+
+def _superseded(state: SlotState) -> tuple[str, ...]:
+    """Return the identities of a slot's final trials that do not count, for good or until its search is over again."""
+    return state.superseded if state.status == "done" else (*state.superseded, *identities(state.trial))
 
 
 def _tried_point(group: Group, state: SlotState) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from pflsweep.sweep.search_space import Axis, Point, Space, point_text
 from pflsweep.trial.metadata import canonical
 from pflsweep.util import files
 
+ROUNDS = "train.rounds"
+
 
 class Group(NamedTuple):
     """One method in one setting.
@@ -118,7 +120,7 @@ class Plan(NamedTuple):
             return [changed(group.config, {**point, "seed": self.seeds[slot.number]})]
         fixed = {"data.validation": self.tune.validation} if self.tune.split == "validation" else {}
         if (rung := self.rung(slot)) is not None:
-            fixed["train.rounds"] = rung.rounds
+            fixed[ROUNDS] = rung.rounds
         return [changed(group.search_config, {**point, **fixed, "seed": seed}) for seed in self.tuning_seeds]
 
     def rung(self, slot: Slot) -> Rung | None:
@@ -128,15 +130,19 @@ class Plan(NamedTuple):
         group = self.groups[slot.group]
         return rung_of(slot.number, len(group.points), group.search_config.train.rounds)
 
-    def rounds(self, slot: Slot) -> int:
-        """Return the rounds of a slot's trials."""
-        group, rung = self.groups[slot.group], self.rung(slot)
-        return (group.config if slot.final else group.search_config).train.rounds if rung is None else rung.rounds
+    def rounds(self, slot: Slot, point: Point) -> int:
+        """Return the rounds of a slot's trials. point: theirs, since a search may vary train.rounds."""
+        if (rung := self.rung(slot)) is not None:
+            return rung.rounds
+        group = self.groups[slot.group]
+        config = group.config if slot.final else group.search_config
+        # To change a config takes long
+        return changed(config, point).train.rounds if ROUNDS in point or ROUNDS in config.links else config.train.rounds
 
     def compared_slots(self, group: int) -> list[Slot]:
         """Return the slots of a search among which a winner is elected: those that train all rounds."""
         whole = self.groups[group].search_config.train.rounds
-        return [slot for slot in self.search_slots(group) if self.rounds(slot) == whole]
+        return [slot for slot in self.search_slots(group) if (rung := self.rung(slot)) is None or rung.rounds == whole]
 
     def point_count(self, group: int) -> int:
         """Return how many points a group's search tries."""

@@ -8,7 +8,7 @@ several trials of Optuna: `state_of` says which one counts.
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,9 +159,9 @@ class Queue:
         """Store an attribute of a trial in the database."""
         self.database.set_attr(lease.trial_id, key, value)
 
-    def report(self, lease: Lease, step: int, value: float) -> bool:
-        """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
-        return self.database.report(self._study_name(lease.slot), lease.trial_id, step, value)
+    def report(self, lease: Lease, values: Mapping[int, float]) -> bool:
+        """Store a point's values after some rounds, by their number. Return whether the pruner would stop it."""
+        return self.database.report(self._study_name(lease.slot), lease.trial_id, values)
 
     def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
@@ -270,6 +270,9 @@ class Queue:
         if trial.params.keys() == group.space.keys():
             return trial.params
         nothing = optuna.trial.create_trial(state=TrialState.WAITING)
+        if self.plan.rung(slot) is not None:
+            # Another command may have tried a point below again since the last refresh
+            self._read(self._study_name(slot), self.plan.search_slots(slot.group))
         earlier = self.plan.search_slots(slot.group)[: slot.number]
         trials = [self.sweep.states[each].trial or nothing for each in earlier]
         if (rung := self.plan.rung(slot)) is not None:

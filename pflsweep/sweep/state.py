@@ -35,6 +35,10 @@ class SweepState:
         """Return the identities of former final trials, whose points do not win any more."""
         return sorted({identity for slot, state in self.states.items() if slot.final for identity in state.superseded})
 
+    def rounds(self, slot: Slot) -> int:
+        """Return the rounds of a slot's trials, by default values until their point is known."""
+        return self.plan.rounds(slot, point_of(self.plan.groups[slot.group], self.states[slot]))
+
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled or blocked."""
         return all(self.states[slot].status in OVER for slot in self.plan.search_slots(group))
@@ -67,15 +71,20 @@ class SweepState:
         searched = self.plan.search_slots(slot.group)
         rung = self.plan.rung(slot)
         needed = results_needed(slot.number) if rung is None else rung.below
-        return all(self.states[searched[k]].status in SETTLED for k in needed) and not self._held_up(slot)
+        return all(self.states[searched[k]].status in OVER for k in needed) and not self._held_up(slot)
 
     def _held_up(self, slot: Slot) -> bool:
-        """Return whether hyperband has to wait with a slot: a point below it has no result, and may be the best."""
+        """Return whether hyperband has to wait with a slot: a point below it has no result, and may be the best. With
+        tune.partial the others are promoted, and only the slots that are left over wait.
+        """
         rung = self.plan.rung(slot)
-        if rung is None or self.plan.tune.partial:
+        if rung is None or not rung.below:
             return False
         searched = self.plan.search_slots(slot.group)
-        return any(self.states[searched[k]].status in ("failed", "blocked") for k in rung.below)
+        without_result = sum(self.states[searched[k]].status in ("failed", "blocked") for k in rung.below)
+        if self.plan.tune.partial:
+            return slot.number - rung.numbers.start >= len(rung.below) - without_result
+        return without_result > 0
 
     def adapt_to_search(self, slot: Slot, state: SlotState) -> SlotState:
         """Return a slot's state, adapted to its group's search. Those of earlier slots have to be adapted already."""
@@ -92,12 +101,12 @@ class SweepState:
         """
         if not self.plan.groups[slot.group].tries or state.status == "running":
             return state
-        over = state.status in ("done", "failed", "diverged")
+        trained = state.status in ("done", "failed", "diverged")
         if not self.search_over(slot.group):
-            return state._replace(status="waiting") if over else state
+            return state._replace(status="waiting") if trained else state
         if not self.can_elect_winner(slot.group):
             return state._replace(status="blocked")
         winner = self.winner(slot.group)
-        if not over or winner is None or winner_trained(state) == winner:
+        if not trained or winner is None or winner_trained(state) == winner:
             return state
         return state._replace(status="due", superseded=(*state.superseded, *identities(state.trial)))

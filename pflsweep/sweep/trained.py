@@ -80,7 +80,7 @@ def _stand_ins(plan: Plan, slot: Slot) -> list[Config]:
     rung = plan.rung(slot)
     if rung is None:
         return plan.configs(slot, {})
-    before = plan.rounds(Slot(slot.group, False, rung.below[0]))
+    before = plan.rounds(Slot(slot.group, False, rung.below[0]), {})
     return [changed(config, {"train.rounds": rung.rounds - before}) for config in plan.configs(slot, {})]
 
 

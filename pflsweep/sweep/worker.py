@@ -9,6 +9,7 @@ from functools import partial
 from socket import gethostname
 from typing import Any, Self
 
+import pandas as pd
 from optuna.exceptions import UpdateFinishedTrialError
 
 from pflsweep.config.options import Tracking
@@ -251,6 +252,8 @@ def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = 
         labels = labels_of(plan, slot, lease.point, config.seed)
         watch, listen = _Watch(queue, lease, before), partial(_listen, queue, lease, before, labels)
         result = run_trial(config, listen, watch, stop, member, sweep_workers=plan.workers.count, labels=labels)
+        # Of rounds that were trained before, it has seen none
+        watch.report(result.rounds)
         results.append(outcome(result, plan, slot))
     return results
 
@@ -308,6 +311,8 @@ class _Watch:
     def __init__(self, queue: Queue, lease: Lease, before: int) -> None:
         self.queue, self.lease, self.before = queue, lease, before
         self.column = selected_column(queue.plan, lease.slot)
+        self._reports = queue.plan.tune.prune != "none" and not lease.slot.final
+        self._reported = 0  # rounds whose scores the pruner knows
 
     def __call__(self, record: Record) -> None:
         if not self.queue.holds(self.lease):
@@ -315,11 +320,22 @@ class _Watch:
         row = record.last_row
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.queue.note(self.lease, round=[done, total], reached=self.before + done)
-        value = row.get(self.column)
-        if self.lease.slot.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
-            return
-        if self.queue.report(self.lease, self.before + done, float(value)):
-            raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
+        if self._reports and self.report(pd.DataFrame([row]) if self._reported == done - 1 else record.rounds):
+            raise Pruned(f"stopped in round {done} at {row[self.column]:.1%}, behind others at that round")
+
+    def report(self, rounds: pd.DataFrame) -> bool:
+        """Report the scores of those rounds that the pruner does not know. Return whether it would stop the point.
+
+        A trial that is taken over is a new one in the database, and has to be told of the rounds of before: the pruner
+        goes by a point's best one.
+        """
+        if not self._reports or self.column not in rounds:
+            return False
+        known, self._reported = self._reported, int(rounds["round"].iloc[-1])
+        scores = rounds.set_index("round")[self.column].loc[known + 1 :].dropna()
+        values = {self.before + int(done): float(score) for done, score in scores.items()}
+        stops = bool(values) and self.queue.report(self.lease, values)
+        return stops and self.before + self._reported in values
 
 
 def _store(plan: Plan, write: Any, lease: Lease, *what: Any, **more: Any) -> None:

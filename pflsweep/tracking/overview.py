@@ -29,7 +29,7 @@ class GroupResult(NamedTuple):
     method: str
     setting: str
     chosen: str  # hyperparameters that a search has chosen, such as `lr=0.1 share=0.8`; "" without a search
-    search: Sequence[float]  # best accuracy of the search after each of its points
+    search: Sequence[float]  # best accuracy of the search after each of its points that train all rounds
     final: Sequence[float]  # accuracy of each final trial, one a seed
     curve: Mapping[int, float]  # round -> accuracy, mean over seeds
     rounds: int  # of the final trials

@@ -343,6 +343,15 @@ def test_what_is_joined_of_two_ledgers(
     assert ("".join(sorted(told["trials"])), list(told["failed"])) == (trials, failed)
 
 
+def test_final_trials_of_a_ledger_whose_winner_loses_are_superseded() -> None:
+    here = {**group(0.1, "0"), "trials": {"0": "a", "1": "b"}, "superseded": ["old"]}
+    there = {**group(0.2, "0"), "trials": {"0": "c"}, "superseded": ["b"]}
+    joined = copy._merge_groups(there, here)
+    assert (joined["trials"], joined["superseded"]) == ({"0": "a", "1": "b"}, ["c", "old"])
+    alike = copy._merge_groups(here, {**here, "trials": {"2": "d"}, "superseded": ["older"]})
+    assert (alike["trials"], alike["superseded"]) == ({"0": "a", "1": "b", "2": "d"}, ["old", "older"])
+
+
 def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tmp_path: Path) -> None:
     other = {**group(0.1, "0"), "method": "fedavg"}
     for machine, written, groups in (("one", 2, [group(0.1, "0"), other]), ("two", 1, [other, group(0.1, "1")])):

@@ -203,7 +203,7 @@ def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, mon
     assert main(["runs", "--runs", "."]) == 0
     text = (tmp_path / "reports/comparison/runs.md").read_text()
     assert "# Comparison of 1 finished runs" in text
-    assert "Left out are final trials of points that have lost since" in text
+    assert "Left out are final trials of searches in which another point has won since" in text
 
 
 def test_a_final_trial_whose_point_has_won_again_is_not_superseded(tmp_path):

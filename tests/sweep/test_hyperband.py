@@ -62,6 +62,9 @@ def test_the_best_are_promoted_and_what_has_no_value_comes_last() -> None:
     trials += [create_trial(state=TrialState.WAITING)] * 5
     rung = Rung(3, range(5, 10), range(5))
     assert [promoted(rung, trials, number) for number in rung.numbers] == [2, 3, 1, 4, 0]
+    # One that diverged comes before one that crashed
+    trials[1] = create_trial(state=TrialState.FAIL, user_attrs={"diverged": True})
+    assert [promoted(rung, trials, number) for number in rung.numbers] == [2, 3, 4, 1, 0]
 
 
 def test_a_point_with_a_late_result_is_promoted_once_and_no_other_twice() -> None:

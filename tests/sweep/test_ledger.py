@@ -111,7 +111,13 @@ def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_supe
     group = written()
     assert (group["winner"], group["without_result"]) == ({"train.lr": 0.2}, ["out of memory"])
     assert (group["trials"], group["superseded"]) == ({"0": "a"}, [])
-    queue.prepare()
+    # A command that wants all points has no final trials until the last one has a result
+    strict = Queue(plan._replace(tune=replace(plan.tune, partial=False)))
+    for each in (Queue.refresh, Queue.prepare):
+        each(strict)
+        ledger.write(strict.sweep, [])
+        group = json.loads(ledger.path(plan).read_text())["groups"][0]
+        assert (group["trials"], group["superseded"]) == ({}, ["a"])
     settle(0.9)
     group = written()
     assert (group["trials"], group["superseded"]) == ({}, ["a"])

@@ -180,7 +180,7 @@ def test_a_pruned_point_has_the_value_of_its_last_round_and_not_of_its_best(plan
     claim = queue.claim()
     assert claim is not None
     for step, value in ((1, 0.5), (2, 0.3)):
-        queue.report(claim, step, value)
+        queue.report(claim, {step: value})
     queue.prune(claim, {})
     trial = queue.sweep.states[claim.slot].trial
     assert trial is not None

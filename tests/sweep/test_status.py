@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from pflsweep.sweep import cost, pictures
-from pflsweep.sweep.plan import Plan, Slot
+from pflsweep.sweep.browse import results_of_groups
+from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.search_space import parse_axis
 from pflsweep.sweep.status import groups, live, summary
 from pflsweep.sweep.status.live import LiveStatus
 from pflsweep.util import files, retry
@@ -287,7 +289,7 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
     assert "no winner" in out
     assert "train.lr=0.2" not in out
     assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
-    assert "fedavg: no winner: 1 of 3 points has no result (it broke), so its final trials have not run" in err
+    assert "fedavg: no winner: 1 of 3 points has no result (it broke), so its final trials wait" in err
     assert "1 of 5 trials failed; the same command tries them again." in err
 
 
@@ -316,6 +318,21 @@ def test_the_table_of_a_sweep(queue: Queue) -> None:
     assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
     assert groups.spread([0.5]) == "50.0"
     assert groups.spread([0.5, 0.6]) == "55.0 ± 7.1"
+
+
+def test_a_search_of_rounds_counts_those_of_each_point_and_of_the_winner(plan: Plan) -> None:
+    config = changed(plan.groups[0].config, {"train.rounds": 4})
+    space = {"train.rounds": parse_axis("train.rounds", {"grid": [2, 9]}, "a test")}
+    points = [{"train.rounds": 2}, {"train.rounds": 9}]
+    group = plan.groups[0]._replace(config=config, space=space, points=points, tries=2)
+    queue = Queue(plan._replace(groups=[group]))
+    queue.prepare()
+    advance(queue, [0.4, 0.6, 0.75])
+    slots = [Slot(0, False, 0), Slot(0, False, 1), Slot(0, True, 0)]
+    assert [queue.sweep.rounds(slot) for slot in slots] == [2, 9, 9]
+    assert summary._folders(queue.sweep) == {(Path("gone"), 9): slots[2]}
+    (result,) = results_of_groups(queue.sweep, [])
+    assert (result.rounds, result.chosen, result.search) == (9, "rounds=9", [0.4, 0.6])
 
 
 @pytest.mark.parametrize(("rounds", "here"), [(29, False), (30, True), (31, True)])

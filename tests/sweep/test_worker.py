@@ -11,7 +11,7 @@ import torch
 from sqlalchemy.exc import OperationalError
 
 import pflsweep
-from pflsweep.config.compose import compose
+from pflsweep.config.compose import Config, compose
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
 from pflsweep.sweep.plan import Plan, Slot, stackable
@@ -248,11 +248,44 @@ def test_a_point_is_pruned_by_its_rounds_under_all_seeds(plan: Plan) -> None:
     claim = queue.claim()
     assert claim is not None
     row = {"round": 3, "personal_accuracy": 0.9, "personal_validation_accuracy": 0.5}
-    worker._Watch(queue, claim, before=9)(SimpleNamespace(last_row=row, config={"train": {"rounds": 9}}))
+    record = SimpleNamespace(last_row=row, rounds=pd.DataFrame([row]), config={"train": {"rounds": 9}})
+    worker._Watch(queue, claim, before=9)(record)
     queue.refresh()
     trial = queue.sweep.states[claim.slot].trial
     assert trial is not None
     assert trial.intermediate_values == {12: 0.5}
+
+
+@pytest.mark.parametrize("best", [0.9, 0.5])
+def test_a_point_that_is_taken_over_is_pruned_by_its_best_round_of_all(plan: Plan, best: float) -> None:
+    """Its new trial in the database is told of the rounds before, without which it would be behind the others."""
+    tuned = replace(plan.tune, prune="median")
+    rates = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    space = {"train.lr": parse_axis("train.lr", {"grid": rates}, "a test")}
+    group = plan.groups[0]._replace(space=space, points=[{"train.lr": rate} for rate in rates], tries=len(rates))
+    queue = Queue(plan._replace(tune=tuned, groups=[group]))
+    queue.prepare()
+    for _ in rates[1:]:
+        other = queue.claim()
+        assert other is not None
+        assert not worker._Watch(queue, other, before=0).report(_scored(0.3, 0.6, 0.6, 0.6))
+        queue.tell(other, 0.6, {})
+    curve = _scored(0.3, best, float("nan"), 0.45)
+    for rounds in (curve[:3], curve):  # of two workers, the first of which is silent from round 3 on
+        claim = queue.claim()
+        assert claim is not None
+        stops = worker._Watch(queue, claim, before=0).report(rounds)
+        queue.refresh()
+        trial = queue.sweep.states[claim.slot].trial
+        assert trial is not None
+        assert trial.intermediate_values == {1: 0.3, 2: best, 4: 0.45} if len(rounds) == 4 else {1: 0.3, 2: best}
+        age_heartbeats(queue)
+        queue.revive()
+    assert stops == (best < 0.6)
+
+
+def _scored(*validation: float) -> pd.DataFrame:
+    return pd.DataFrame({"round": range(1, len(validation) + 1), "personal_validation_accuracy": validation})
 
 
 def test_a_point_has_the_mean_of_its_seeds_which_train_one_after_another(
@@ -263,7 +296,12 @@ def test_a_point_has_the_mean_of_its_seeds_which_train_one_after_another(
     queue.prepare()
     claim = queue.claim()
     assert claim is not None
-    monkeypatch.setattr(worker, "run_trial", lambda config, _, watch, *rest, **more: trained.append((config, watch)))
+
+    def train(config: Config, _: Any, watch: Any, *rest: Any, **more: Any) -> SimpleNamespace:
+        trained.append((config, watch))
+        return SimpleNamespace(rounds=_scored())
+
+    monkeypatch.setattr(worker, "run_trial", train)
     monkeypatch.setattr(worker, "outcome", lambda *_: {"value": next(values), "identity": "a"})
     assert worker._settle(queue, claim, lambda: worker._train(queue, claim, lambda: False))
     rounds = plan.groups[0].config.train.rounds

@@ -196,7 +196,8 @@ class Store:
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
         for ledger, group in groups:
-            rounds = int(group["config"]["train.rounds"])
+            # A search may have chosen the rounds
+            rounds = int({**group["config"], **(group["winner"] or {})}["train.rounds"])
             for seed in ledger.seeds:
                 if str(seed) in group["failed"]:
                     failed[seed] = str(group["failed"][str(seed)])

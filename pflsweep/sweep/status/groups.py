@@ -127,7 +127,7 @@ def no_winner_lines(sweep: SweepState) -> list[str]:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
-                f"{group.name}: no winner: {what}, so its final trials have not run. Give the same command again to "
+                f"{group.name}: no winner: {what}, so its final trials wait. Give the same command again to "
                 "retry these points, or add tune.partial=true to choose among the others"
             )
     return lines

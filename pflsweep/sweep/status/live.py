@@ -198,7 +198,7 @@ class LiveStatus:
 
     def _share(self, slot: Slot, rounds: int) -> float:
         """Return what share of a slot's rounds these are, over all seeds: in [0, 1]."""
-        return min(1.0, rounds / (self.plan.rounds(slot) * (1 if slot.final else len(self.plan.tuning_seeds))))
+        return min(1.0, rounds / (self._sweep.rounds(slot) * (1 if slot.final else len(self.plan.tuning_seeds))))
 
     def _update_share_before(self, slot: Slot) -> None:
         """Correct the share of a slot's rounds that was trained before, by where its trial goes on.

@@ -268,10 +268,10 @@ def search_records(sweep: SweepState, but: Container[str] = ()) -> Iterator[tupl
         for one in () if slot.final else state.trials:
             folder = _folder(sweep, slot, one)
             if folder.name not in but:
-                last[folder] = max(last.get(folder, slot), slot, key=sweep.plan.rounds)
+                last[folder] = max(last.get(folder, slot), slot, key=sweep.rounds)
     for folder, slot in last.items():
         point = point_of(sweep.plan.groups[slot.group], sweep.states[slot])
-        yield from _labelled(sweep, folder, sweep.plan.rounds(slot), slot, point)
+        yield from _labelled(sweep, folder, sweep.rounds(slot), slot, point)
 
 
 def _labelled(
@@ -290,10 +290,7 @@ def _labelled(
 
 def _folders(sweep: SweepState) -> dict[tuple[Path, int], Slot]:
     """Return by folder and rounds of each final trial one of its slots."""
-    groups = sweep.plan.groups
-    return {
-        (_folder(sweep, slot, one), groups[slot.group].config.train.rounds): slot for slot, one in _final_results(sweep)
-    }
+    return {(_folder(sweep, slot, one), sweep.rounds(slot)): slot for slot, one in _final_results(sweep)}
 
 
 def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
@@ -304,7 +301,7 @@ def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
     """
     here = sweep.plan.runs / result["identity"]
     with suppress(OSError, ValueError, KeyError):
-        if files.read_json(here / "status.json")["rounds"] >= sweep.plan.rounds(slot):
+        if files.read_json(here / "status.json")["rounds"] >= sweep.rounds(slot):
             return here
     return Path(result["folder"])
 

@@ -34,6 +34,13 @@ def test_finished_trials_by_seed(sweep: Sweep) -> None:
     assert found.commands == ["pflsweep -m sweep=pgfed/table1 scale=small"]
 
 
+def test_a_trial_is_shown_as_of_the_rounds_that_its_search_has_chosen(sweep: Sweep) -> None:
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.group(SETTING, "fedavg")["winner"] = {"train.rounds": 2}
+    sweep.write()
+    assert cell_trials(sweep).finished[0].record.done == 2 < record.done
+
+
 def test_what_nobody_has_asked_for_is_not_there(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [1, 1, 1, 1]})
     # A foreign run, which no ledger names
