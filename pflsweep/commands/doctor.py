@@ -232,6 +232,7 @@ def _places() -> dict[str, str]:
 
 def _storage(command: CommandConfig) -> Iterator[Finding]:
     """Yield whether records, the database of sweeps and MLflow's store can be used."""
+    from pflsweep.sweep.storage import check_address
     from pflsweep.tracking.address import sqlite_file
     from pflsweep.tracking.failures import as_user_error
     from pflsweep.tracking.store import check_server, check_store
@@ -244,8 +245,9 @@ def _storage(command: CommandConfig) -> Iterator[Finding]:
     except OSError as error:
         why = f"{runs} cannot be written to ({error.strerror}). Choose another folder: paths.runs=FOLDER"
         yield Finding(WRONG, f"records: {why}")
-    url = command.sweep["workers"]["storage"]
+    url, tracking = command.sweep["workers"]["storage"], command.config.tracking
     try:
+        check_address(url, tracking)
         if url is None:
             yield from _database(runs / "sweeps" / "optuna.db")
         elif file := sqlite_file(url):
@@ -253,13 +255,14 @@ def _storage(command: CommandConfig) -> Iterator[Finding]:
         else:
             check_server(url)
             yield Finding(OK, f"sweeps: {without_password(url)} answers")
+    except UserError as error:
+        yield Finding(WRONG, f"sweeps: {error}")
     except Exception as error:
         # SQLAlchemy and the drivers raise errors of their own
         said = without_password(one_line(error)[:200])
         yield Finding(
             WRONG, f"sweeps: {without_password(str(url))} cannot be used ({said}): start it, or mend its address"
         )
-    tracking = command.config.tracking
     if tracking.backend == "none":
         yield Finding(OK, "tracking: none")
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pflsweep.config.identity import RUNTIME, with_neutral
-from pflsweep.config.keys import PLUGS, as_override, under
+from pflsweep.config.keys import PLUGS, as_override, is_number, under
 from pflsweep.records.edges import describe_edge, find_edges
 from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.records.record import Record
@@ -108,6 +108,9 @@ class _Search:
         self._most = self._asked.pop("train.rounds", None) if tune.get("sampler") == "hyperband" else None
         self._plugged = _plugged(asked)
         self._points = [each["point"] for each in group.get("tried", [])]
+        self._ranges = group.get("ranges", {})
+        # The ledger of a sampler that draws from ranges has them, unless it is an old one
+        self._unknown = self._on_validation and tune.get("sampler") != "grid" and "ranges" not in group
 
     def has(self, config: dict[str, Any], seed: int) -> bool:
         """Return whether a trial of this flat config and seed belongs to the search."""
@@ -115,11 +118,18 @@ class _Search:
             return False
         if _plugged(config) != self._plugged or (self._most is not None and config["train.rounds"] > self._most):
             return False
-        # A search on validation data shows in the config. On test data a single run by hand looks the same, so there
-        # the point has to be one of the search's.
+        # A single run by hand looks the same, so the point has to be one that the search may have tried. On test data,
+        # where any run is one without validation data, that is a value of the grid, or a point that the ledger names.
         point = {key: config.get(key) for key in self._space}
-        on_axes = all(point[key] in axis for key, axis in self._space.items())
-        return self._on_validation or point in self._points or on_axes
+        return self._unknown or point in self._points or all(self._may_try(key, point[key]) for key in self._space)
+
+    def _may_try(self, key: str, value: Any) -> bool:
+        if value in self._space[key]:
+            return True
+        if not self._on_validation or key not in self._ranges or not is_number(value):
+            return False
+        low, high, _ = self._ranges[key]
+        return bool(low <= value <= high)
 
 
 def _plugged(config: dict[str, Any]) -> set[str]:

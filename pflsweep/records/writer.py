@@ -53,7 +53,7 @@ class RecordWriter(Record):
     def go_on(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
         """Add a session in memory: another command continues this trial, perhaps on another device or commit."""
         now: dict[str, Any] = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
-        session = {"from": self.done + 1, **now, "begun": _now()}
+        session = {"from": self.done + 1, "after": self.status["status"], **now, "begun": _now()}
         self.config = storable(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
 

@@ -22,7 +22,7 @@ from pflsweep.config.identity import (
 )
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import Record
-from pflsweep.records.select import comparable
+from pflsweep.records.select import comparable, finished
 from pflsweep.report import naming
 from pflsweep.report.quantities import (
     Curve,
@@ -159,16 +159,19 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
 
 
 def _at_earlier_ends(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Yield each continued trial once more as of an earlier end, if other trials of its setting ended at that round:
-    training one trial further does not take it out of a comparison.
+    """Yield each continued trial once more as of an earlier end, if other trials of its setting ended at that round or
+    it is not finished now: training one trial further does not take it out of a comparison.
     """
     keys = [_key({**config, "train.rounds": None}) for _, config in given]
     lengths: dict[str, set[int]] = {}
     for key, (_, config) in zip(keys, given, strict=True):
         lengths.setdefault(key, set()).add(config["train.rounds"])
     for key, (record, config) in zip(keys, given, strict=True):
-        ended = {session["from"] - 1 for session in record.meta.get("sessions", [])}
-        for rounds in sorted(ended & lengths[key]):
+        sessions = record.meta.get("sessions", [])
+        ended = {session["from"] - 1 for session in sessions}
+        # Unlike an interruption, an end has a result
+        latest = max((each["from"] - 1 for each in sessions if each.get("after") == "finished"), default=None)
+        for rounds in sorted(ended & {*lengths[key], None if finished(record) else latest}):
             if rounds < config["train.rounds"] and rounds in record.scored:
                 past = Record.as_of(record.place, rounds)
                 # Pages say how many rounds it has by now

@@ -71,7 +71,7 @@ class Queue:
         self._free: list[Slot] = []  # slots that were free at the last refresh
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a
+        """Enqueue slots that are new, final trials whose record is lost or that had bad input, and points without a
         result.
 
         retry: also enqueue whatever failed or diverged.
@@ -86,9 +86,9 @@ class Queue:
 
         def needs_a_trial(slot: Slot) -> bool:
             state = self.sweep.states[slot]
-            deleted = slot.final and state.status == "done" and state.record_deleted(runs)
+            lost = slot.final and state.status == "done" and state.record_lost(runs, self.sweep.rounds(slot))
             unsettled = state.status == "due" or is_tried_again(slot, state)
-            return deleted or unsettled or (retry and state.status in ("failed", "diverged"))
+            return lost or unsettled or (retry and state.status in ("failed", "diverged"))
 
         anew = [slot for slot in self.plan.slots if needs_a_trial(slot)]
         self._enqueue(anew)

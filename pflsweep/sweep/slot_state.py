@@ -51,16 +51,17 @@ class SlotState(NamedTuple):
         """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
         return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
-    def record_deleted(self, runs: Path | None) -> bool:
-        """Return whether a record is gone that should be on this machine.
+    def record_lost(self, runs: Path | None, rounds: int) -> bool:
+        """Return whether a record that should be on this machine is gone or has fewer rounds, since it began anew.
 
         runs: the folder of runs that the database lies in, if it does: then all records are in it, whatever the name of
         the machine was, which changes with each container. A copy of that folder is a sweep of its own.
         """
         if runs is not None:
-            return not all((runs / one["identity"]).exists() for one in self.trials)
-        here = [Path(one["folder"]) for one in self.trials if one.get("host") == gethostname()]
-        return not all(folder.exists() for folder in here)
+            folders = [runs / one["identity"] for one in self.trials]
+        else:
+            folders = [Path(one["folder"]) for one in self.trials if one.get("host") == gethostname()]
+        return not all(_has_rounds(folder, rounds) for folder in folders)
 
     @property
     def reason(self) -> str:
@@ -73,6 +74,14 @@ class SlotState(NamedTuple):
         return (
             f"its worker died {self.deaths} times in a row at round {death['rounds']}; the last time: {death['status']}"
         )
+
+
+def _has_rounds(folder: Path, rounds: int) -> bool:
+    """Return whether a folder is a record of at least so many rounds. A damaged one is left to whoever reads it."""
+    try:
+        return int(files.read_json(folder / "status.json")["rounds"]) >= rounds
+    except (OSError, ValueError, KeyError, TypeError):
+        return folder.exists()
 
 
 def point_of(group: Group, state: SlotState) -> Point:

@@ -14,6 +14,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
+from pflsweep.config.options import Tracking
 from pflsweep.sweep.plan import Plan
 from pflsweep.tracking.address import in_memory, sqlite_file, uri_of
 from pflsweep.util import files, retry
@@ -26,17 +27,27 @@ T = TypeVar("T")
 
 
 def storage_url(plan: Plan) -> str:
-    """Return the URL of the database that a sweep's workers share. Raises UserError if MLflow uses the same one."""
-    storage = plan.workers.storage
-    tracking = plan.groups[0].config.tracking
-    if storage is not None and _database(storage) == _database(uri_of(tracking)):
+    """Return the URL of the database that a sweep's workers share. Raises UserError as `check_address`."""
+    check_address(plan.workers.storage, plan.groups[0].config.tracking)
+    # URL.create quotes a folder's name such as `q?x`
+    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))
+    return plan.workers.storage or file.render_as_string()
+
+
+def check_address(storage: str | None, tracking: Tracking) -> None:
+    """Raise UserError if workers.storage is a database that workers cannot share, or the one of MLflow."""
+    if storage is None:
+        return
+    if in_memory(storage):
+        raise UserError(
+            f"workers.storage: '{storage}' is a database in memory, which workers cannot share. Name a file: "
+            "sqlite:///file.db."
+        )
+    if _database(storage) == _database(uri_of(tracking)):
         raise UserError(
             f"workers.storage is '{without_password(storage)}', the database of MLflow (tracking.uri), but Optuna and "
             "MLflow have tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    # URL.create quotes a folder's name such as `q?x`
-    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))
-    return storage or file.render_as_string()
 
 
 def _database(url: str) -> tuple[Any, ...]:
@@ -60,11 +71,6 @@ def open_storage(url: str, heartbeat: int) -> RDBStorage:
         # Without a limit (in seconds) a connection to a machine that is off would wait for very long
         options["connect_args"] = {"connect_timeout": 10}
     file = sqlite_file(url)
-    if in_memory(url):
-        raise UserError(
-            f"workers.storage: '{url}' is a database in memory, which workers cannot share. Name a file: "
-            "sqlite:///file.db."
-        )
     if file is not None:
         options = {"connect_args": {"timeout": 60}}
         _prepare_sqlite(file)

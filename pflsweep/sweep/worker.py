@@ -332,8 +332,10 @@ class _Watch:
         if not self._reports or self.column not in rounds:
             return False
         known, self._reported = self._reported, int(rounds["round"].iloc[-1])
-        scores = rounds.set_index("round")[self.column].loc[known + 1 :].dropna()
-        values = {self.before + int(done): float(score) for done, score in scores.items()}
+        new = rounds[(rounds["round"] > known) & rounds[self.column].notna()]
+        values = {
+            self.before + int(done): float(score) for done, score in zip(new["round"], new[self.column], strict=True)
+        }
         stops = bool(values) and self.queue.report(self.lease, values)
         return stops and self.before + self._reported in values
 

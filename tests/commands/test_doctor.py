@@ -62,6 +62,11 @@ WRONG = {
         ["workers.storage=postgresql://me:secret@127.0.0.1:9/x"],
         "start it, or mend its address",
     ),
+    "a database that is not shared": (["workers.storage=sqlite://"], "Name a file: sqlite:///file.db"),
+    "one database for two": (
+        ["workers.storage=sqlite:///s.db", "tracking.uri=sqlite:///s.db", "tracking.backend=mlflow"],
+        "Give each a database of its own",
+    ),
     "a store that is none": (["tracking.uri=sqlite:///diary"], "not a database"),
     "a folder that is none": (["paths.runs=diary/runs"], "Choose another folder: paths.runs=FOLDER"),
     "a place of a sweep that is none": (["paths.runs=broken"], "move it away; records know what is trained without it"),

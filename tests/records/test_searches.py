@@ -126,6 +126,23 @@ def ledger(runs: Path, record: Record, split: str, **more) -> None:
     (runs / "sweeps" / f"{split}.json").write_text(json.dumps(content))
 
 
+@pytest.mark.parametrize(("sampler", "ranges", "hidden"), [
+    ("grid", None, [0.05, 0.2]), ("random", {"train.lr": [0.04, 0.15, True]}, [0.05, 0.07, 0.2]),
+    ("random", None, [0.05, 0.07, 0.2, 0.3]),  # a ledger of before ranges were written
+])  # fmt: skip
+def test_a_trial_by_hand_is_of_a_search_only_where_it_may_have_been_tried(tmp_path, sampler, ranges, hidden):
+    won = finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=0.1)
+    ledger(tmp_path, won, "validation", **({} if ranges is None else {"ranges": ranges}))
+    (file,) = (tmp_path / "sweeps").glob("*.json")
+    content = json.loads(file.read_text())
+    content["tune"]["sampler"] = sampler
+    file.write_text(json.dumps(content))
+    for lr in (0.05, 0.07, 0.2, 0.3):
+        finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.2, train__lr=lr)
+    found = without_searches(choose(tmp_path, []), []).hidden
+    assert sorted(record.config["train"]["lr"] for record in found) == hidden
+
+
 def test_trials_that_have_no_result_are_of_the_search_too(tmp_path):
     won = finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0)
     tried = [create(tmp_path, "fedavg", data__validation=0.2, train__lr=lr) for lr in (0.1, 0.07)]

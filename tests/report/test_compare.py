@@ -116,6 +116,25 @@ def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
     assert page._past(long.rows) == []
 
 
+def test_a_finished_run_that_is_trained_further_stays_while_that_goes_on(tmp_path):
+    """As of its last end, whatever interrupted it since. The page also names it among the unfinished ones."""
+    runs = [finished(tmp_path, method, [4, 6, 6, 8]) for method in ("fedavg", "local")]
+    longer = RecordWriter(runs[0].folder)
+    for status in ("interrupted", "running"):
+        longer.go_on({**longer.config, "train": {**longer.config["train"], "rounds": 9}}, {})
+        longer.begin()
+        train(longer, [[9, 9, 9, 9]])
+        longer.set_status(status=status)
+    found = [setting for setting in settings([longer, runs[1]]) if setting.rows]
+    assert [{row.label: row.interval.mean for row in setting.rows} for setting in found] == [
+        {"fedavg": pytest.approx(0.6), "local": pytest.approx(0.6)}
+    ]
+    text = page.write(Chosen([longer, runs[1]], []), tmp_path / "out", None).read_text()
+    assert "running after 5 of 9 rounds" in text
+    # One that was never finished has no end
+    assert settings([train(create(tmp_path, "pgfed", rounds=9), [[9, 9, 9, 9]])])[0].rows == []
+
+
 def on_data(record: Record, checksum: str) -> Record:
     (record.folder / "meta.json").write_text(json.dumps({**record.meta, "data_checksum": checksum}))
     return Record(record.folder)

@@ -1,5 +1,6 @@
 """The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -521,6 +522,17 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_again(plan: Plan
     assert [state.status for state in opened(last).sweep.states.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
+@pytest.mark.parametrize(("rounds", "status"), [(29, "waiting"), (30, "done"), (31, "done"), (None, "done")])
+def test_a_final_trial_whose_record_began_anew_is_trained_again(plan: Plan, rounds: int | None, status: str) -> None:
+    """So does a longer trial whose checkpoint was not kept. None: a status that cannot be read, which says nothing."""
+    queue = opened(plan)
+    (plan.runs / "a").mkdir(parents=True)
+    (plan.runs / "a" / "status.json").write_text("{" if rounds is None else json.dumps({"rounds": rounds}))
+    for _ in range(4):
+        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": "gone"}]})
+    assert opened(plan).sweep.states[FINAL].status == status
+
+
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     queue = opened(plan)
     claim = queue.claim()
@@ -553,6 +565,24 @@ def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
     queue = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
     assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
     assert queue.sweep.finished
+
+
+def test_a_point_below_that_was_tried_again_elsewhere_is_promoted_here(halving: Plan) -> None:
+    """This worker has not read the queue since the point had crashed."""
+    partial = halving._replace(tune=replace(halving.tune, partial=True))
+    queue = opened(partial)
+    leases = [lease for _ in range(5) if (lease := queue.claim()) is not None]
+    queue.fail(leases[0], "out of memory")
+    for lease, value in zip(leases[1:], (0.4, 0.5, 0.6, 0.7), strict=True):
+        queue.tell(lease, value, {})
+    other = opened(partial)
+    again = other.claim()
+    assert again is not None
+    assert again.slot == leases[0].slot
+    other.tell(again, 0.9, {})
+    promoted = queue.claim()
+    assert promoted is not None
+    assert (promoted.slot.number, promoted.point) == (5, leases[0].point)
 
 
 @pytest.mark.slow

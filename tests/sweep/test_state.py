@@ -9,8 +9,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from pflsweep.sweep.browse import results_of_groups
-from pflsweep.sweep.plan import Plan, Slot, changed
-from pflsweep.sweep.search_space import parse_axis
+from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.slot_state import POINT, SlotState
 from pflsweep.sweep.state import SweepState
 
@@ -74,38 +73,26 @@ def test_a_final_trial_waits_while_its_search_goes_on_again(plan: Plan) -> None:
     assert found.adapt_to_search(Slot(0, True, 0), state("done", **{POINT: json.dumps(WON)})).status == "waiting"
 
 
-def by_hyperband(plan: Plan, **tune: Any) -> Plan:
-    """Return a plan of five points: slots 0 to 2 train three of nine rounds, and slots 3 to 5 all, of which the last
-    goes on with the best of the first three.
-    """
-    rates, config = [0.1, 0.2, 0.3, 0.4, 0.5], changed(plan.groups[0].config, {"train.rounds": 9})
-    space, points = {"train.lr": parse_axis("train.lr", {"grid": rates}, "a test")}, [{"train.lr": lr} for lr in rates]
-    group = plan.groups[0]._replace(config=config, space=space, points=points, tries=6)
-    return plan._replace(groups=[group], tune=replace(plan.tune, sampler="hyperband", **tune))
-
-
 @pytest.mark.parametrize(("below", "partial", "status"), [
     (("done", "done", "failed"), False, "blocked"), (("done", "done", "failed"), True, "waiting"),
     (("failed", "diverged", "failed"), True, "waiting"), (("failed", "failed", "failed"), True, "blocked"),
 ])  # fmt: skip
 def test_by_hyperband_a_point_without_a_result_is_not_promoted(
-    plan: Plan, below: tuple[str, ...], partial: bool, status: str
+    halving: Plan, below: tuple[str, ...], partial: bool, status: str
 ) -> None:
-    found, last = (
-        sweep(by_hyperband(plan, partial=partial), *map(state, below), *[state("waiting")] * 3),
-        Slot(0, False, 5),
-    )
+    plan, last = halving._replace(tune=replace(halving.tune, partial=partial)), Slot(0, False, 5)
+    found = sweep(plan, *map(state, below), *[state("waiting")] * 3)
     assert found.adapt_to_search(last, state("waiting")).status == status
     assert found.proposable(last) == (status == "waiting")
 
 
-def test_by_hyperband_a_point_of_few_rounds_does_not_win(plan: Plan) -> None:
+def test_by_hyperband_a_point_of_few_rounds_does_not_win(halving: Plan) -> None:
     """The best of the first three falls behind in the other rounds."""
-    plan = by_hyperband(plan)
-    assert plan.compared_slots(0) == [Slot(0, False, k) for k in (3, 4, 5)]
+    assert halving.compared_slots(0) == [Slot(0, False, k) for k in (3, 4, 5)]
     ends = [(0.1, 0.9), (0.2, 0.3), (0.3, 0.4), (0.4, 0.5), (0.5, 0.8), (0.1, 0.7)]
-    found = sweep(plan, *(state("done", *end) for end in ends))
+    found = sweep(halving, *(state("done", *end) for end in ends))
     assert found.winner(0) == {"train.lr": 0.5}
+    assert found.rounds(Slot(0, False, 0)) == 3
     # MLflow's page of the sweep, too, shows the best of those that trained all rounds
     (result,) = results_of_groups(found, [])
     assert result.search == [0.5, 0.8, 0.8]

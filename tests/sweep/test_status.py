@@ -17,6 +17,7 @@ from pflsweep.sweep.status import groups, live, summary
 from pflsweep.sweep.status.live import LiveStatus
 from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError
+from tests.report.records import finished
 
 
 def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
@@ -162,6 +163,13 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     view._began = time.monotonic() - 100
     seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other one, and two with a quarter more data
     assert view._seconds_left() == pytest.approx(100 * seeds, rel=0.01)
+
+
+def test_what_is_left_of_a_higher_rung_are_the_rounds_that_the_one_below_has_not_trained(halving: Plan) -> None:
+    queue = Queue(halving)
+    queue.prepare()
+    view = LiveStatus(queue.plan)
+    assert [view._share_trained(slot) for slot in queue.plan.search_slots(0)] == [0, 0, 0, 0, 0, pytest.approx(1 / 3)]
 
 
 def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(queue: Queue) -> None:
@@ -344,6 +352,29 @@ def test_a_record_of_fewer_rounds_is_not_the_results(rounds: int, here: bool, qu
     advance(queue, [0.4, 0.6, 0.5, 0.75])
     found = summary._folders(queue.sweep)
     assert found == {(own if here else Path("gone"), 30): Slot(0, True, 0)}
+
+
+def test_a_damaged_record_does_not_hide_the_others(
+    plan: Plan, capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named, and the table shows the queue's numbers."""
+    group = plan.groups[0]
+    queue = Queue(plan._replace(groups=[group._replace(config=changed(group.config, {"train.rounds": 3}))]))
+    queue.prepare()
+    records = [finished(plan.runs, "fedavg", [6, 8, 8, 8], seed=seed) for seed in (0, 1)]
+    advance(queue, [0.4, 0.6, 0.5])
+    for record in records:
+        claim = queue.claim()
+        assert claim is not None
+        result = {"identity": record.meta["identity"], "folder": str(record.folder), "host": "here", "seconds": 0.0}
+        queue.tell(claim, 0.75, {"trials": [result]})
+    queue.refresh()
+    assert [record.meta["seed"] for record in summary.records_of(queue.sweep)] == [0, 1]
+    (records[0].folder / "meta.json").write_text("{")
+    assert [record.meta["seed"] for record, _ in summary.final_records(queue.sweep)] == [1]
+    assert summary.print_results(queue, track=False) == 0
+    assert "75.0 ± 0.0 (5/5)" in capsys.readouterr().out
+    assert "meta.json cannot be read" in caplog.text
 
 
 def test_an_estimate_counts_the_trials_of_each_tuning_seed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.records.errors import Damaged
 from pflsweep.report.terminal import table_with_legend
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Plan, Slot
@@ -20,6 +21,7 @@ from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,7 +244,7 @@ def _chosen_on(plan: Plan) -> str:
 
 
 def records_of(sweep: SweepState) -> list["Record"]:
-    """Return the records of all final trials; none if they are more than MANY or one is not on this machine."""
+    """Return the records of all final trials; none if they are more than MANY, or one is damaged or not here."""
     folders = _folders(sweep)
     records = [record for record, _ in final_records(sweep)] if len(folders) <= MANY else []
     return records if len(records) == len(folders) else []
@@ -277,12 +279,19 @@ def search_records(sweep: SweepState, but: Container[str] = ()) -> Iterator[tupl
 def _labelled(
     sweep: SweepState, folder: Path, rounds: int, slot: Slot, point: Point
 ) -> Iterator[tuple["Record", "Labels"]]:
-    """Yield a trial's record as of some rounds, with its name for MLflow, if it is on this machine."""
+    """Yield a trial's record as of some rounds, with its name for MLflow, if it is on this machine.
+
+    A damaged one is named once: it must not hide the others.
+    """
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
     if (folder / "meta.json").exists():
-        record = Record.as_of(folder, rounds)
+        try:
+            record = Record.as_of(folder, rounds)
+        except Damaged as error:
+            warn_once(__name__, str(error))
+            return
         # A record of more rounds may never have been evaluated in that one
         if rounds in record.evaluated:
             yield record, labels_of(sweep.plan, slot, point, record.meta["seed"])
