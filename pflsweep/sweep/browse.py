@@ -73,7 +73,7 @@ def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[Gr
     results = []
     for g, group in enumerate(sweep.plan.groups):
         now, values = group_status(sweep, g), [sweep.states[slot].value for slot in sweep.plan.compared_slots(g)]
-        own = [one["identity"] for slot in sweep.plan.final_slots(g) for one in sweep.states[slot].trials]
+        own = [one["identity"] for slot in sweep.plan.final_slots(g) for one in sweep.states[slot].results]
         curve: dict[int, float] = {}
         if own and all(identity in known for identity in own):
             mean = mean_curve(group.method, [by_round(known[identity]) for identity in own])

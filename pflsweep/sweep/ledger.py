@@ -71,7 +71,7 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
         "tried": [_tried_point(planned, state) for state in compared if state.value is not None],
         "winner": sweep.winner(group) if planned.tries and sweep.can_elect_winner(group) else None,
         "winner_value": now.best,
-        "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.trials)},
+        "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.results)},
         "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},
         "failed_points": [state.reason for state in searched if state.status == "diverged"],
         "without_result": [state.reason for state in sweep.without_result(group)],
@@ -86,5 +86,5 @@ def _superseded(state: SlotState) -> tuple[str, ...]:
 
 def _tried_point(group: Group, state: SlotState) -> dict[str, Any]:
     """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
-    test = [result["test"] for result in state.trials if "test" in result]
+    test = [result["test"] for result in state.results if "test" in result]
     return {"point": point_of(group, state), "value": state.value, **({"test": fmean(test)} if test else {})}

@@ -114,7 +114,7 @@ class Queue:
                 self._read(name, slots)
         waiting = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "waiting"]
         # Retried slots come first
-        self._free = sorted(waiting, key=lambda slot: not self.sweep.states[slot].result.get("retried"))
+        self._free = sorted(waiting, key=lambda slot: not self.sweep.states[slot].attrs.get("retried"))
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
@@ -303,7 +303,7 @@ class Queue:
         for trial in self.database.trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for slot in slots:
-            state = self.sweep.states[slot] = self.sweep.adapt_to_search(slot, state_of(by_slot.get(_label(slot), [])))
+            state = self.sweep.states[slot] = self.sweep.adapt_to_search(slot, state_of(by_slot.get(_key(slot), [])))
             for number in state.duplicates:
                 self._drop(self.database.trial_id(name, number))
         settled = all(self.sweep.states[slot].status in SETTLED for slot in slots)
@@ -321,7 +321,7 @@ class Queue:
         """Add a WAITING trial for each slot, with what is known of the slot's former trial."""
         for slot in slots:
             old = self.sweep.states[slot]
-            attrs: dict[str, Any] = {"slot": _label(slot)}
+            attrs: dict[str, Any] = {"slot": _key(slot)}
             # Deaths over the point of an earlier winner do not count
             other = slot.final and winner_trained(old) not in (None, self.sweep.winner(slot.group))
             if other or old.status in ("failed", "diverged"):
@@ -329,7 +329,7 @@ class Queue:
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
                 attrs["anew"] = old.trial.number
             else:
-                attrs["before"] = old.result.get("reached", old.result.get("before", 0))
+                attrs["before"] = old.attrs.get("reached", old.attrs.get("before", 0))
             params, kinds = self._known_params(slot, old.trial)
             trial = optuna.trial.create_trial(
                 state=TrialState.WAITING, user_attrs=attrs, params=params, distributions=kinds
@@ -368,6 +368,6 @@ class Queue:
         return self.database.trial_id(self._study_name(slot), trial.number)
 
 
-def _label(slot: Slot) -> str:
+def _key(slot: Slot) -> str:
     """Return the text by which a trial names its slot."""
     return f"{slot.group}/{slot.number}"

@@ -42,14 +42,14 @@ class SlotState(NamedTuple):
         return self.trial.value if self.trial is not None and self.status == "done" else None
 
     @property
-    def result(self) -> dict[str, Any]:
-        """Return what the worker has stored with the trial."""
+    def attrs(self) -> dict[str, Any]:
+        """Return what commands and workers have stored with the trial in Optuna."""
         return {} if self.trial is None else self.trial.user_attrs
 
     @property
-    def trials(self) -> list[dict[str, Any]]:
+    def results(self) -> list[dict[str, Any]]:
         """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
-        return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
+        return self.attrs.get("result", {}).get("trials", []) if self.status == "done" else []
 
     def record_lost(self, runs: Path | None, rounds: int) -> bool:
         """Return whether a record that should be on this machine is gone or has fewer rounds, since it began anew.
@@ -58,9 +58,9 @@ class SlotState(NamedTuple):
         the machine was, which changes with each container. A copy of that folder is a sweep of its own.
         """
         if runs is not None:
-            folders = [runs / one["identity"] for one in self.trials]
+            folders = [runs / one["identity"] for one in self.results]
         else:
-            folders = [Path(one["folder"]) for one in self.trials if one.get("host") == gethostname()]
+            folders = [Path(one["folder"]) for one in self.results if one.get("host") == gethostname()]
         return not all(_has_rounds(folder, rounds) for folder in folders)
 
     @property
@@ -68,9 +68,9 @@ class SlotState(NamedTuple):
         """Return why the slot diverged or failed; "" for all others."""
         if self.status not in ("diverged", "failed"):
             return ""
-        if "error" in self.result:
-            return str(self.result["error"])
-        death = self.result["death"]
+        if "error" in self.attrs:
+            return str(self.attrs["error"])
+        death = self.attrs["death"]
         return (
             f"its worker died {self.deaths} times in a row at round {death['rounds']}; the last time: {death['status']}"
         )
@@ -95,7 +95,7 @@ def point_of(group: Group, state: SlotState) -> Point:
 
 def winner_trained(state: SlotState) -> Point | None:
     """Return the winner that a final trial was begun with; None for one that was not begun, and for other slots."""
-    text = state.result.get(POINT)
+    text = state.attrs.get(POINT)
     return None if text is None else json.loads(text)
 
 
@@ -105,7 +105,7 @@ def is_tried_again(slot: Slot, state: SlotState) -> bool:
     A point of a search is. So is a final trial that had bad input, which may be mended by a key that is not part of the
     plan, such as data.root.
     """
-    return state.status == "failed" and (not slot.final or "input" in state.result)
+    return state.status == "failed" and (not slot.final or "input" in state.attrs)
 
 
 def state_of(trials: list[FrozenTrial]) -> SlotState:

@@ -163,7 +163,7 @@ def test_a_slot_that_is_taken_over_twice_knows_how_far_it_had_come(plan: Plan) -
             queue.set_attr(claim, "reached", reached)
         age_heartbeats(queue)
         queue.revive()
-        assert queue.sweep.states[SEARCH].result["before"] == 7
+        assert queue.sweep.states[SEARCH].attrs["before"] == 7
 
 
 def test_what_failed_is_tried_again_before_what_was_not_tried_yet(plan: Plan) -> None:
@@ -395,7 +395,7 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     again.revive()
     assert [again.sweep.states[slot].superseded for slot in partial.final_slots(0)] == [("a",), ("b",)]
     assert again.sweep.superseded == ["a", "b"]
-    assert [again.sweep.states[slot].trials for slot in partial.final_slots(0)] == [[], []]
+    assert [again.sweep.states[slot].results for slot in partial.final_slots(0)] == [[], []]
     # Both final trials are trained again
     for name in ("c", "d"):
         (partial.runs / name).mkdir(parents=True)
@@ -490,7 +490,7 @@ def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
         "waiting",
         "waiting",
     ]
-    assert [state.trials for slot, state in command.sweep.states.items() if slot.final] == [[], []]
+    assert [state.results for slot, state in command.sweep.states.items() if slot.final] == [[], []]
     worker = opened(plan)
     assert done(worker, 0.7, {}) == 0.3
     assert not worker.sweep.finished

@@ -81,7 +81,7 @@ def test_a_trial_that_fails_says_why(
     state = queue.sweep.states[Slot(0, False, 0)]
     lost = says == "diverged"
     assert (state.status, state.reason) == ("diverged" if lost else "failed", reason)
-    assert [key for key in ("trace", "input", "diverged") if state.result.get(key)] == [says]
+    assert [key for key in ("trace", "input", "diverged") if state.attrs.get(key)] == [says]
     # Later trials in this process do not belong to this sweep
     assert run.SWEEP not in os.environ
     final = queue.sweep.states[Slot(0, True, 0)]
@@ -199,7 +199,7 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     by_number = {slot.number: state for slot, state in queue.sweep.states.items() if not slot.final}
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
-    assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
+    assert "raise ZeroDivisionError" in by_number[1].attrs["trace"], "where it was raised"
     assert all(state.status == "blocked" for slot, state in queue.sweep.states.items() if slot.final), (
         "a bug is no result"
     )
@@ -237,7 +237,7 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     queue.beat(claim)
     queue.refresh()
     state = queue.sweep.states[claim.slot]
-    assert (state.result["round"], state.result["reached"]) == ([3, 9], 12)
+    assert (state.attrs["round"], state.attrs["reached"]) == ([3, 9], 12)
 
 
 def test_a_point_is_pruned_by_its_rounds_under_all_seeds(plan: Plan) -> None:

@@ -29,7 +29,7 @@ RUNNING = 8  # running trials that are listed at most
 
 def trained_before(state: SlotState) -> bool:
     """Return whether a settled slot's trials were trained before: it took under a tenth of their training time."""
-    trained = sum(each["seconds"] for each in state.trials)
+    trained = sum(each["seconds"] for each in state.results)
     took = None if state.trial is None else state.trial.duration
     return took is not None and took.total_seconds() < trained / 10
 
@@ -53,7 +53,7 @@ class LiveStatus:
         self._cost = {slot: self._gradients(slot) for slot in plan.slots}
         self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
         self._shares_before = {slot: self._share_trained(slot) for slot in plan.slots}
-        self._records_before = {slot: state.result.get("record") for slot, state in self._sweep.states.items()}
+        self._records_before = {slot: state.attrs.get("record") for slot, state in self._sweep.states.items()}
         self._reported = set(self._settled_before)
         self._running_since: dict[Slot, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -168,7 +168,7 @@ class LiveStatus:
         lines = []
         for slot, state in self._sweep.states.items():
             if state.status == "running":
-                done = state.result.get("round")
+                done = state.attrs.get("round")
                 at = f" round {done[0]} of {done[1]}," if done else ""
                 seconds = time.monotonic() - self._running_since.get(slot, time.monotonic())
                 lines.append(f"{groups.title(self._sweep, slot)}:{at} {duration(seconds)}")
@@ -194,7 +194,7 @@ class LiveStatus:
         state = self._sweep.states[slot]
         if state.status == "done":
             return 1.0
-        return self._share(slot, state.result.get("reached", state.result.get("before", 0)))
+        return self._share(slot, state.attrs.get("reached", state.attrs.get("before", 0)))
 
     def _share(self, slot: Slot, rounds: int) -> float:
         """Return what share of a slot's rounds these are, over all seeds: in [0, 1]. Those of a rung below count."""
@@ -207,7 +207,7 @@ class LiveStatus:
 
         That may be a checkpoint behind the round that it had reached, or one that another sweep has left.
         """
-        record = self._sweep.states[slot].result.get("record")
+        record = self._sweep.states[slot].attrs.get("record")
         # Once for each slot: a later record is that of its next seed
         if record is not None and record != self._records_before.get(slot, record):
             del self._records_before[slot]

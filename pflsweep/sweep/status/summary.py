@@ -201,7 +201,7 @@ def print_results(queue: Queue, track: bool) -> int:
             print(f"{at_ends}\n")
     keys = {key for group in plan.groups for key in group.space}
     groups = [g for g in range(len(plan.groups)) if sweep.without_result(g)]
-    partial = {one["identity"] for g in groups for slot in plan.final_slots(g) for one in sweep.states[slot].trials}
+    partial = {one["identity"] for g in groups for slot in plan.final_slots(g) for one in sweep.states[slot].results}
     print(table_with_legend(records, keys, partial) if records else tables["status"].to_string(index=False))
     if elsewhere := _elsewhere(sweep):
         print(f"Records on other machines: {elsewhere}. Copy them into one folder for `pflsweep report`.")
@@ -214,7 +214,7 @@ def _name_failures(sweep: SweepState) -> int:
     failed = [state for _, state in bad]
     # The failures are first the failed slots, then searches without a winner, which have no traceback
     shown: set[str] = set()
-    for line, trace in zip_longest(status_groups.failure_lines(sweep), (state.result.get("trace") for state in failed)):
+    for line, trace in zip_longest(status_groups.failure_lines(sweep), (state.attrs.get("trace") for state in failed)):
         # A method with a bug fails at every point, and an error that is shown as its message alone has no frames
         new = trace and trace not in shown and not line.endswith(trace)
         print(f"pflsweep: {line}" + (f"\n{trace}" if new else ""), file=sys.stderr)
@@ -227,8 +227,8 @@ def _name_failures(sweep: SweepState) -> int:
         again = ", since their loss diverged; with the same settings it will again"
     print(f"{len(failed)} of {len(sweep.states)} trials failed{again}.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
-    causes = [state for state in failed if not state.result.get("no_winner")]
-    return 2 if causes and all(state.result.get("input") for state in causes) else 1
+    causes = [state for state in failed if not state.attrs.get("no_winner")]
+    return 2 if causes and all(state.attrs.get("input") for state in causes) else 1
 
 
 def _chosen_on(plan: Plan) -> str:
@@ -267,7 +267,7 @@ def search_records(sweep: SweepState, but: Container[str] = ()) -> Iterator[tupl
     """
     last: dict[Path, Slot] = {}
     for slot, state in sweep.states.items():
-        for one in () if slot.final else state.trials:
+        for one in () if slot.final else state.results:
             folder = _folder(sweep, slot, one)
             if folder.name not in but:
                 last[folder] = max(last.get(folder, slot), slot, key=sweep.rounds)
@@ -317,7 +317,7 @@ def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
 
 def _final_results(sweep: SweepState) -> Iterator[tuple[Slot, dict[str, Any]]]:
     """Return pairs of a slot and a result for all final trials that are done."""
-    return ((slot, one) for slot, state in sweep.states.items() if slot.final for one in state.trials)
+    return ((slot, one) for slot, state in sweep.states.items() if slot.final for one in state.results)
 
 
 def missing(sweep: SweepState, shown: int) -> str:
