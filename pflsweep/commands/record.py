@@ -167,6 +167,6 @@ def _parser() -> argparse.ArgumentParser:
         "runs", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="a folder of runs (runs)"
     )
     bring.set_defaults(act=_migrate)
-    for each in (out, into):
-        each.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+    for each, where in ((out, "where records are"), (into, "folder to copy into")):
+        each.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=f"{where} (runs)")
     return parser

@@ -144,12 +144,14 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
     runs = words.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(
         "run", nargs="*", metavar="RUN",
-        help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",
+        help="a record's folder, an identity or its beginning, or names like 'pgfed-*'; default: all but searches'",
     )  # fmt: skip
     runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
     # The same folder as for the pages of tables
     out = Path("reports/comparison")
     runs.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write ({out})")
-    runs.add_argument("--baseline", metavar="METHOD", help="method to compare with (local, else fedavg)")
+    runs.add_argument(
+        "--baseline", metavar="METHOD", help="method to compare with (local, else fedavg, else the first)"
+    )
     runs.add_argument("--target", type=float, metavar="PERCENT", help="show the first round that reaches it")
     return parser

@@ -38,10 +38,12 @@ while os.getppid() == server:
 def main(argv: list[str]) -> None:
     """Serve MLflow's own pages on the store of this folder until Ctrl-C, and open the list of runs."""
     parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
-    parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--host", default=HOST)
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the server ({PORT})")
+    parser.add_argument("--host", default=HOST, help=f"address that the server listens on ({HOST})")
     parser.add_argument("--uri", help=f"the store, as in tracking.uri (MLFLOW_TRACKING_URI, else {DEFAULT})")
-    parser.add_argument("--experiment", metavar="NAME", help="as in tracking.experiment (MLFLOW_EXPERIMENT_NAME)")
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="as in tracking.experiment (MLFLOW_EXPERIMENT_NAME, else pflsweep)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
     options = parser.parse_args(argv)
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT

@@ -124,6 +124,7 @@ class _Search:
         return self._unknown or point in self._points or all(self._may_try(key, point[key]) for key in self._space)
 
     def _may_try(self, key: str, value: Any) -> bool:
+        """Return whether a value is of a key's grid, or of the range that the sampler draws from."""
         if value in self._space[key]:
             return True
         if not self._on_validation or key not in self._ranges or not is_number(value):
