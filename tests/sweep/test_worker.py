@@ -270,15 +270,16 @@ def test_a_point_that_is_taken_over_is_pruned_by_its_best_round_of_all(plan: Pla
         assert other is not None
         assert not worker._Watch(queue, other, before=0).report(_scored(0.3, 0.6, 0.6, 0.6))
         queue.tell(other, 0.6, {})
-    curve = _scored(0.3, best, float("nan"), 0.45)
-    for rounds in (curve[:3], curve):  # of two workers, the first of which is silent from round 3 on
+    curve, known = _scored(0.3, best, float("nan"), 0.45), {1: 0.3, 2: best}
+    # Of two workers, the first of which is silent from round 3 on
+    for rounds, told in ((curve[:3], known), (curve, known | {4: 0.45})):
         claim = queue.claim()
         assert claim is not None
         stops = worker._Watch(queue, claim, before=0).report(rounds)
         queue.refresh()
         trial = queue.sweep.states[claim.slot].trial
         assert trial is not None
-        assert trial.intermediate_values == {1: 0.3, 2: best, 4: 0.45} if len(rounds) == 4 else {1: 0.3, 2: best}
+        assert trial.intermediate_values == told
         age_heartbeats(queue)
         queue.revive()
     assert stops == (best < 0.6)
