@@ -168,10 +168,11 @@ def _at_earlier_ends(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tup
         lengths.setdefault(key, set()).add(config["train.rounds"])
     for key, (record, config) in zip(keys, given, strict=True):
         sessions = record.meta.get("sessions", [])
-        ended = {session["from"] - 1 for session in sessions}
-        # Unlike an interruption, an end has a result
-        latest = max((each["from"] - 1 for each in sessions if each.get("after") == "finished"), default=None)
-        for rounds in sorted(ended & {*lengths[key], None if finished(record) else latest}):
+        ended = {session["from"] - 1 for session in sessions} & lengths[key]
+        if not finished(record):
+            # Its latest result, which an interruption does not have
+            ended.add(max((each["from"] - 1 for each in sessions if each.get("after") == "finished"), default=0))
+        for rounds in sorted(ended):
             if rounds < config["train.rounds"] and rounds in record.scored:
                 past = Record.as_of(record.place, rounds)
                 # Pages say how many rounds it has by now

@@ -139,6 +139,11 @@ class Plan(NamedTuple):
         # To change a config takes long
         return changed(config, point).train.rounds if ROUNDS in point or ROUNDS in config.links else config.train.rounds
 
+    def rounds_below(self, slot: Slot) -> int:
+        """Return the rounds from which a slot's trials go on: those of the rung below by hyperband, else 0."""
+        rung = self.rung(slot)
+        return self.rounds(Slot(slot.group, False, rung.below[0]), {}) if rung is not None and rung.below else 0
+
     def compared_slots(self, group: int) -> list[Slot]:
         """Return the slots of a search among which a winner is elected: those that train all rounds."""
         whole = self.groups[group].search_config.train.rounds

@@ -270,12 +270,13 @@ class Queue:
         if trial.params.keys() == group.space.keys():
             return trial.params
         nothing = optuna.trial.create_trial(state=TrialState.WAITING)
-        if self.plan.rung(slot) is not None:
+        rung = self.plan.rung(slot)
+        if rung is not None:
             # Another command may have tried a point below again since the last refresh
             self._read(self._study_name(slot), self.plan.search_slots(slot.group))
         earlier = self.plan.search_slots(slot.group)[: slot.number]
         trials = [self.sweep.states[each].trial or nothing for each in earlier]
-        if (rung := self.plan.rung(slot)) is not None:
+        if rung is not None:
             return trials[promoted(rung, trials, slot.number)].params
         return propose(self.plan.tune, group.space, group.name, trials, slot.number)
 

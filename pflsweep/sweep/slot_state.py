@@ -61,7 +61,9 @@ class SlotState(NamedTuple):
             folders = [runs / one["identity"] for one in self.results]
         else:
             folders = [Path(one["folder"]) for one in self.results if one.get("host") == gethostname()]
-        return not all(_has_rounds(folder, rounds) for folder in folders)
+        # A damaged one is left to whoever reads it
+        found = ((folder, rounds_on_disk(folder)) for folder in folders)
+        return any(not folder.exists() if done is None else done < rounds for folder, done in found)
 
     @property
     def reason(self) -> str:
@@ -76,12 +78,11 @@ class SlotState(NamedTuple):
         )
 
 
-def _has_rounds(folder: Path, rounds: int) -> bool:
-    """Return whether a folder is a record of at least so many rounds. A damaged one is left to whoever reads it."""
-    try:
-        return int(files.read_json(folder / "status.json")["rounds"]) >= rounds
-    except (OSError, ValueError, KeyError, TypeError):
-        return folder.exists()
+def rounds_on_disk(folder: Path) -> int | None:
+    """Return how many rounds the record in a folder has; None where its status cannot be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(files.read_json(folder / "status.json")["rounds"])
+    return None
 
 
 def point_of(group: Group, state: SlotState) -> Point:
@@ -160,9 +161,7 @@ def rounds_in_record(trial: FrozenTrial) -> int:
     record = trial.user_attrs.get("record")
     if record is None:
         return 0
-    with suppress(OSError, ValueError, KeyError):
-        return int(record["before"]) + int(files.read_json(Path(record["folder"]) / "status.json")["rounds"])
-    return int(record["before"])
+    return int(record["before"]) + (rounds_on_disk(Path(record["folder"])) or 0)
 
 
 def identities(trial: FrozenTrial | None) -> tuple[str, ...]:

@@ -77,11 +77,8 @@ def _stand_ins(plan: Plan, slot: Slot) -> list[Config]:
 
     In a higher rung of hyperband they have only the rounds that are left to train.
     """
-    rung = plan.rung(slot)
-    if rung is None:
-        return plan.configs(slot, {})
-    before = plan.rounds(Slot(slot.group, False, rung.below[0]), {})
-    return [changed(config, {"train.rounds": rung.rounds - before}) for config in plan.configs(slot, {})]
+    configs, before = plan.configs(slot, {}), plan.rounds_below(slot)
+    return [changed(each, {"train.rounds": each.train.rounds - before}) for each in configs] if before else configs
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:

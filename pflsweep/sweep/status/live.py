@@ -198,8 +198,7 @@ class LiveStatus:
 
     def _share(self, slot: Slot, rounds: int) -> float:
         """Return what share of a slot's rounds these are, over all seeds: in [0, 1]. Those of a rung below count."""
-        rung, total = self.plan.rung(slot), self._sweep.rounds(slot)
-        below = self.plan.rounds(Slot(slot.group, False, rung.below[0]), {}) if rung is not None and rung.below else 0
+        below, total = self.plan.rounds_below(slot), self._sweep.rounds(slot)
         return min(1.0, max(below / total, rounds / (total * (1 if slot.final else len(self.plan.tuning_seeds)))))
 
     def _update_share_before(self, slot: Slot) -> None:

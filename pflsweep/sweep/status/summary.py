@@ -4,7 +4,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import Point
-from pflsweep.sweep.slot_state import is_tried_again, point_of
+from pflsweep.sweep.slot_state import is_tried_again, point_of, rounds_on_disk
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
-from pflsweep.util import files
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
@@ -309,10 +307,8 @@ def _folder(sweep: SweepState, slot: Slot, result: dict[str, Any]) -> Path:
     the result's.
     """
     here = sweep.plan.runs / result["identity"]
-    with suppress(OSError, ValueError, KeyError):
-        if files.read_json(here / "status.json")["rounds"] >= sweep.rounds(slot):
-            return here
-    return Path(result["folder"])
+    done = rounds_on_disk(here)
+    return here if done is not None and done >= sweep.rounds(slot) else Path(result["folder"])
 
 
 def _final_results(sweep: SweepState) -> Iterator[tuple[Slot, dict[str, Any]]]:
