@@ -77,7 +77,8 @@ def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
     with store_errors(uri):
         check_file(file) if file is not None else check_server(uri)
         _check_port(options.host, options.port)
-        address = f"http://{options.host}:{options.port}/{runs_address(asked)}"
+        host = f"[{options.host}]" if ":" in options.host else options.host  # IPv6
+        address = f"http://{host}:{options.port}/{runs_address(asked)}"
     print(
         f"MLflow starts on {without_password(uri)} (Ctrl-C ends it; a sweep's trials are behind its plus sign)",
         flush=True,

@@ -229,6 +229,21 @@ def test_a_store_without_runs_is_listed_as_it_is(store: Store) -> None:  # noqa:
     assert runs_address(Tracking.of(store.options)) == "#/experiments?workflowType=machine_learning"
 
 
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_address_of_ui_can_be_opened(
+    host: str,
+    shown: str,
+    store: Store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    announced: list[str] = []
+    monkeypatch.setattr(ui, "_announce", lambda address, refused: announced.append(address))
+    monkeypatch.setattr(ui, "_check_port", lambda *_: None)  # a machine may have no IPv6
+    monkeypatch.setattr(ui, "_become_mlflow", lambda *_: None)
+    ui.main(["--uri", store.options["uri"], "--host", host, "--no-browser"])
+    assert announced == [f"http://{shown}:5000/{runs_address(Tracking.of({'uri': store.options['uri']}))}"]
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_ui_prints_and_opens_its_address_once_the_server_answers(
     refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
