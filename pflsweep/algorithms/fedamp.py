@@ -36,7 +36,7 @@ class FedAMP(Method):
 
     lam = 0 is Local. sigma has to fit the squared distances between models: far below them every u_i is w_i. What
     the paper leaves open, and where public code differs:
-    - an absent client counts with its last upload, and one whose model diverged with its last finite one; one that
+    - an absent client counts with its last upload, and one whose model diverged with the one before; one that
       never took part does not count (the paper: all take part in every round);
     - alpha_k is the largest step up to `alpha` at which all xi_ii >= 0, so that no model has a negative weight in its
       own mix. It is the same for all clients, also in the proximal term;
@@ -96,7 +96,9 @@ class FedAMP(Method):
         """Compute xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_{j != i} xi_ij."""
         self.warn_of_a_cut(float(server.alpha), turn)
         models, known = server.models.clone(), server.known.clone()
-        sound = up.w.isfinite().all(1)  # a model that diverged would spoil all others'
+        # A model that diverged would spoil all others', also where it is finite and its squared distances are not:
+        # these are sums of four terms, each at most 4 times the largest squared norm
+        sound = (16 * up.w.square().sum(1)).isfinite()
         ids = turn.ids[sound]
         models[ids], known[ids] = up.w[sound], True
         pull = torch.exp(-squared_distances(models) / self.sigma) / self.sigma  # A'

@@ -47,7 +47,7 @@ class FedAS(Method):
     dp_incompatible_reason = "it sends the trace of its Fisher information, of gradients that are not private"
 
     align_epochs: int = hyper("epochs that align the received extractor", low=0)
-    align_lr: float = hyper("learning rate of the alignment", low=0)
+    align_lr: float = hyper("learning rate of the alignment, without decay", low=0)
 
     init_client = stock.own_model
     send = stock.broadcast

@@ -32,7 +32,8 @@ class FedAvgC(Method):
 
     theta-hat_i is the received model after fine-tuning on the client's data. Local training starts from it, and the
     client is evaluated with it. mu > 0 is FedProx-C (Li et al., MLSys 2020), whose anchor stays the received model.
-    With finetune_epochs = 0 the trajectory is that of FedAvg (FedProx). What the paper leaves open:
+    With finetune_epochs = 0 the trajectory is that of FedAvg (FedProx), but not under DP-SGD, which draws anew in each
+    pass over the data. What the paper leaves open:
     - 15 epochs of fine-tuning are what its running times suggest; their learning rate is the run's;
     - fine-tuning and training have separate optimisers (the former's is always fresh) and orders of batches;
     - a client is evaluated with theta-hat_i of its last turn, one aggregation behind, or with the newest theta,
@@ -48,7 +49,7 @@ class FedAvgC(Method):
     reconstruction = "epochs and learning rate of the fine-tuning, and which model is evaluated"
 
     finetune_epochs: int = hyper("epochs of fine-tuning before the local epochs", low=0)
-    finetune_lr: float | None = hyper("learning rate of the fine-tuning; null: the run's", low=0)
+    finetune_lr: float | None = hyper("learning rate of the fine-tuning, without decay; null: the run's", low=0)
     mu: float = hyper("strength of the proximal term", low=0)
     ft_prox: bool = hyper("whether the proximal term acts in the fine-tuning too")
     evaluated: str = hyper("evaluate what a client fine-tuned in its last turn, or the newest model fine-tuned anew",

@@ -34,7 +34,7 @@ class FedBABU(Method):
     dp_incompatible_reason = ""  # fine-tuning belongs to evaluation and is not sent
 
     finetune_epochs: int = hyper("epochs in which a client fine-tunes the whole model before evaluation", low=0)
-    finetune_lr: float = hyper("learning rate of the fine-tuning", low=0)
+    finetune_lr: float = hyper("learning rate of the fine-tuning, without decay", low=0)
 
     init_client = stock.own_head
     send = stock.broadcast

@@ -59,8 +59,8 @@ class Fomo(Method):
     Abstract: subclasses define what is sent and how it is mixed (`send`, `start`).
     """
 
-    # True: candidates are the models of the last cohort, and a client's own is sent to it only if it was there, as in
-    # PFLlib. False: its own model is always mixed and never sent
+    # Whether a client's own upload is a candidate like all others, which is sent to it, as in PFLlib. If not, its own
+    # model is always mixed and never sent
     sends_own_model: ClassVar[bool] = False
 
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
@@ -168,7 +168,7 @@ class FedFomo(Fomo):
     - before the first upload every client trains alone, and a client's first mix starts from the initial model;
     - ties in P, and the epsilon-greedy replacements (one draw a download, without repetition), are keyed draws;
     - epsilon falls by `decay` a round, from round 1 on, to 0 at least;
-    - a model within SAME of the client's own, or whose loss is not finite, has weight 0.
+    - a model that hardly differs from theta (by SAME of its norm), or whose loss is not finite, has weight 0.
     Until all have uploaded, a client may be sent an empty download (id -1), which the traffic counts like a full one.
     Under privacy=dp_sgd the guarantee covers the training rows alone, as in the paper: the gains, which are sent, and
     the mix come from losses on the validation rows, without noise.

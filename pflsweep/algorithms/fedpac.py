@@ -70,7 +70,7 @@ class FedPAC(Method):
 
     lam: float = hyper("weight of the distance between features and global centroids (lambda)", low=0)
     head_epochs: int = hyper("epochs on the head, before the epochs on the extractor", low=0)
-    head_lr: float | None = hyper("learning rate of the head; null: train.lr", low=0)
+    head_lr: float | None = hyper("learning rate of the head, without decay; null: train.lr", low=0)
 
     init_client = stock.stateless_client
     class_features = stock.class_features

@@ -212,7 +212,8 @@ class Metrics(Keys):
         neutral="current",
     )
     trained: bool = hyper(
-        "whether models are scored as clients send them after local training, too (the view `trained`)"
+        "whether models are scored as clients send them after local training, too (the view `trained`); "
+        "of methods that send whole models"
     )
 
 

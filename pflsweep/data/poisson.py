@@ -17,9 +17,9 @@ class Poisson:
     """The training data of a chunk of clients under DP-SGD: a method sees private batches only.
 
     A batch has each of a client's n samples with probability rate = min(1, B / n), independently, and may be empty. An
-    epoch has ceil(n / B) batches, as in opacus' loader, or train.steps where that is set; train.shuffle and
-    train.last_batch have no effect. Gradients are divided by the expected size, min(B, n). Held-out
-    data (FedFomo's validation data) are not trained on and stay as they are.
+    epoch has ceil(n / B) batches, as in opacus' loader, or train.steps where that is set; other values of
+    train.shuffle and train.last_batch than their defaults are refused. Gradients are divided by the expected size,
+    min(B, n). Held-out data (FedFomo's validation data) are not trained on and stay as they are.
     """
 
     def __init__(self, data: Any, chunk: Chunk, tally: Tally, clip: float, noise: float) -> None:
@@ -29,7 +29,8 @@ class Poisson:
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
         """Return private batches as ClientData.train does, but draw anew in each call.
 
-        So a method that reads the data twice spends its privacy budget twice.
+        So a method that reads the data twice spends its privacy budget twice, and one that reduces to another, such as
+        Ditto with lam = 0 to Local, does so without DP-SGD alone.
         """
         stream = f"{stream}/poisson/{next(self._tally.passes)}"
         plans = [self._sampled(c, epochs, stream) for c in range(len(self._chunk))]

@@ -317,7 +317,7 @@ class Task:
         return {name: piece.detach().requires_grad_() for name, piece in self.views(w).items()}
 
     def _views(self, w: Tensor, make: Callable[[Tensor], Any]) -> Any:
-        """Return of(w), cached for the last w: a local loop that writes into w gets the same views in each step."""
+        """Return make(w), cached for the last w: a local loop that writes into w gets the same views in each step."""
         if self._last is None or self._last[0] is not w or self._last[1] != make:
             self._last = w, make, make(w)
         return self._last[2]

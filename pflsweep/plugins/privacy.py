@@ -34,9 +34,11 @@ class DpSgd(Plugin):
     independent noise and count as one step with sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity
     sqrt(k) C.
 
-    Epsilon covers neither the evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
-    gradient steps are refused, except FedFomo: its gains are losses on validation rows, to which no noise is added, as
-    in its paper. The noise follows from the seed: this simulates private training and is not a way to release models.
+    It is an upper bound where a part of the training stays with the client, as in Local, Ditto and APFL: that part is
+    counted too. Epsilon covers neither the evaluation, which stays with the client, nor the sizes n_i. Methods that
+    send more than gradient steps are refused, except FedFomo: its gains are losses on validation rows, to which no
+    noise is added, as in its paper. The noise follows from the seed: this simulates private training and is not a way
+    to release models.
     """
 
     dp_incompatible_reason = ""

@@ -31,15 +31,16 @@ def schedule_of(train: Train, federation: Any, size: int) -> Any:
 
 
 def _check_end(train: Train, samples: float) -> None:
-    """Raise UserError if the last round's learning rate would overflow, or all rounds would take years.
+    """Raise UserError if the last round's learning rate would not fit 32 bits, or all rounds would take years.
 
     samples: training samples of a round.
     """
     last = math.log10(train.lr) + (train.rounds - 1) * math.log10(train.lr_decay)
-    if last >= 38:
+    # Some methods divide by it
+    if abs(last) >= 38:
         raise UserError(
-            f"train.lr_decay is {train.lr_decay:g}: after {train.rounds} rounds the learning rate would be about "
-            f"1e{last:.0f}, more than 32 bits hold. Use at most 1, or fewer rounds."
+            f"train.lr is {train.lr:g} and train.lr_decay {train.lr_decay:g}: after {train.rounds} rounds the learning "
+            f"rate would be about 1e{last:.0f}, which 32 bits do not hold. Use a decay nearer to 1, or fewer rounds."
         )
     images = train.rounds * samples
     years = images / FASTEST / YEAR

@@ -6,6 +6,7 @@ import torch
 from pflsweep.algorithms.fedamp import FedAMP, squared_distances
 from pflsweep.algorithms.local import Local
 from pflsweep.config.compose import compose
+from pflsweep.methods import stock
 from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, NETWORK, STILL, by_hand, close, same_in_chunks, simulate
@@ -60,6 +61,15 @@ def test_a_model_that_diverged_spoils_no_other():
     # The two others train as if it were absent: their xi for it is 0
     assert not run.server.xi[[0, 2], 1].any()
     assert run.server.xi[0, 2] > 0
+
+
+def test_a_finite_model_whose_squared_distances_overflow_spoils_no_other():
+    run = simulate(FedAMP, HYPER)
+    up = run.server.models.clone()
+    up[1] = 1e160
+    server = run.method.aggregate(run.server, stock.Up(up), run.simulation._turn(torch.arange(EVERYBODY)))
+    assert torch.equal(server.models, run.server.models)
+    assert server.xi.isfinite().all()
 
 
 def test_who_never_took_part_has_no_say():

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pflsweep.algorithms.as_run.fedfomo_fedfomo import AsRunFomo, Server, mean_of_active, moved, shares, weights
-from pflsweep.algorithms.fedfomo import Client, Up
+from pflsweep.algorithms.fedfomo import SAME, Client, Up
 from pflsweep.methods.protocol import Ids, Turn, Vector
 from pflsweep.methods.stock import to_all
 
@@ -27,7 +27,8 @@ class FedFomoFedFomoMA(AsRunFomo):
     - candidates are the client itself and the M - 1 that are chosen; an average without one of them is the plain mean
       of the others. The baseline, from which the mix starts, is the mean of the last cohort's models, weighted by n_i,
       and also the global model;
-    - weights are divided by the L1 norm of the difference of these two means; at a difference of 0 a weight is 0;
+    - weights are divided by the L1 norm of the difference of these two means. Where they differ by rounding alone,
+      as for a small cohort of clients of one size, a weight is 0;
     - losses, P, its draws and the evaluation are as in algorithm=as_run/fedfomo_fedfomo; there are no clusters.
     In the code the baseline of a round is over that round's cohort, which in all released commands is the last one.
     """
@@ -36,6 +37,7 @@ class FedFomoFedFomoMA(AsRunFomo):
     unsampled_model = "the mix that it would begin with"
     cost = "M + 1 forward passes over the validation share, in evaluation too; the server keeps N models"
     dp_incompatible_reason = ""  # apart from the gains, as FedFomo
+    version = 2  # means that differ by rounding alone have weight 0
 
     def send(self, server: Server, turn: Turn) -> Down:
         ids = self.choose(server, turn)
@@ -54,7 +56,9 @@ class FedFomoFedFomoMA(AsRunFomo):
         without = torch.where(others > 0, without, models)  # a single candidate is not left out
         mean = down.mean[:, None]
         losses = self.rated(validation, torch.cat([mean, without], 1))
-        weight = weights(losses[:, 1:] - losses[:, :1], without - mean, valid[:, :, 0])
+        apart = without - mean
+        distinct = apart.abs().sum(2) > SAME * mean.abs().sum(2)
+        weight = weights(losses[:, 1:] - losses[:, :1], apart, valid[:, :, 0] & distinct)
         return down.mean + moved(weight, models - mean), shares(weight)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:

@@ -53,7 +53,8 @@ class PfedplatFedFomo(Method):
     - the mix is sum_n w*_n theta_n with w* = max(w, 0) / its sum; a client without a gain continues with its own model;
     - a client is evaluated with the model that it trained in its last turn;
     - the platform counts each model that a client downloads as a round: with cohorts of size M, one of M rounds takes
-      place. The learning rate decays with the counted rounds;
+      place. The learning rate decays with the counted rounds. The others' cohorts count as trained all the same (as in
+      metrics.clients=trained);
     - a client trains with the learning rate of the round (the platform: of the round after its last turn, among those
       that take place; with 10 of 100 clients and a decay of 0.999 ours is about 9% less).
     The members of a cohort are only known at its aggregation, so clients mix and train when the server asks them then.

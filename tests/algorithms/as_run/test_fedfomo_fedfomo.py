@@ -11,11 +11,12 @@ from torch import Tensor
 
 from pflsweep.algorithms.as_run.fedfomo_fedfomo import FedFomoFedFomo, Server, mean_of_active
 from pflsweep.algorithms.as_run.fedfomo_fedfomo_ma import FedFomoFedFomoMA
+from pflsweep.algorithms.fedfomo import Client
 from pflsweep.data.loader import ClientData
 from pflsweep.ops import random
 from pflsweep.util.errors import UserError
 from tests.algorithms.as_run.written_out import BATCH, LR, NAMES, W0, answers, entropy, joined, moved, named
-from tests.algorithms.helpers import EVERYBODY, FEDERATION, STILL, Run, by_hand, close, simulate
+from tests.algorithms.helpers import EVERYBODY, FEDERATION, STILL, Run, by_hand, close, federation, simulate
 
 HELD = 0.3
 HYPER: dict[str, Any] = {"models": 3, "epsilon": 0.6, "decay": 0.05, "validation": HELD, "first_epochs": None}
@@ -225,6 +226,24 @@ def test_the_model_average_variant_by_hand(chunk: int) -> None:
     close(run.personal, [[3, 7], [-3, 7]])
     close(run.simulation.global_model(), [0, 7])
     assert run.traffic == (2 * 2, 2)
+
+
+def test_means_that_differ_by_rounding_alone_have_no_weight() -> None:
+    """Clients of one size, M of the whole federation: without an absent client's model, the mean of the candidates is
+    that of the last cohort, the baseline.
+    """
+    hyper = {**HYPER, "models": EVERYBODY, "epsilon": 0.0}
+    equal = federation((9,) * EVERYBODY)
+    run = simulate(FedFomoFedFomoMA, hyper, rounds=3, participation=0.6, federation=equal, lr=LR)
+    absent = (~run.server.active).nonzero().flatten()
+    data = ClientData.of(equal, absent.tolist(), 4, batch=BATCH, large=16, purpose="train")
+    down = run.method.send(run.server, run.simulation._turn(absent)._replace(round=4))
+    without_own, apart = down.models.mean(1), down.models.sub(down.mean[:, None]).abs().sum(2)
+    assert 0 < (without_own - down.mean).abs().max() < 1e-12 < apart.min(), "equal but for rounding"
+    client = Client(run.clients.before[absent], run.clients.trained[absent])
+    _, gains = run.method.mixed(down, client, data)
+    assert (gains[:, 0] == 0).all()
+    assert (gains[:, 1:] != 0).all()
 
 
 def test_a_clusters_mean_is_of_those_that_were_active_last() -> None:
