@@ -28,7 +28,7 @@ class FedFomoDpSgd(DpSgd):
 
     def converted(self, steps: int, rate: float, noise: float) -> float:
         batches = 1 / rate  # n / B
-        # `steps` was counted with ceil(n / B) batches an epoch; train.steps is not foreseen
+        # DpSgd has counted ceil(n / B) steps an epoch (other numbers with train.steps, which the code does not have)
         steps = max(1, round(steps * max(1, math.floor(batches + 1e-9)) / math.ceil(batches - 1e-9)))
         rate = min(1.0, rate * (1 - self.evaluated) / self.evaluated)
         found = steps * rdp(rate, noise) + math.log(1 / self.delta) / (np.asarray(orders()) - 1)

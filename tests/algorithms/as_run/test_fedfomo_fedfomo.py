@@ -229,8 +229,8 @@ def test_the_model_average_variant_by_hand(chunk: int) -> None:
 
 
 def test_means_that_differ_by_rounding_alone_have_no_weight() -> None:
-    """Clients of one size, M of the whole federation: without an absent client's model, the mean of the candidates is
-    that of the last cohort, the baseline.
+    """With clients of one size, and a cohort that all fits among the candidates, an absent client's own model is left
+    out of the mean of the cohort, which is the baseline.
     """
     hyper = {**HYPER, "models": EVERYBODY, "epsilon": 0.0}
     equal = federation((9,) * EVERYBODY)
@@ -239,7 +239,7 @@ def test_means_that_differ_by_rounding_alone_have_no_weight() -> None:
     data = ClientData.of(equal, absent.tolist(), 4, batch=BATCH, large=16, purpose="train")
     down = run.method.send(run.server, run.simulation._turn(absent)._replace(round=4))
     without_own, apart = down.models.mean(1), down.models.sub(down.mean[:, None]).abs().sum(2)
-    assert 0 < (without_own - down.mean).abs().max() < 1e-12 < apart.min(), "equal but for rounding"
+    assert (without_own - down.mean).abs().max() < 1e-12 < apart.min(), "equal but for rounding"
     client = Client(run.clients.before[absent], run.clients.trained[absent])
     _, gains = run.method.mixed(down, client, data)
     assert (gains[:, 0] == 0).all()
