@@ -17,6 +17,7 @@ from pflsweep.config.identity import (
     has_own_rows,
     method_name,
     raised,
+    shipped_options,
     with_neutral,
     without_neutral,
 )
@@ -208,8 +209,15 @@ def check_baseline(found: list[Setting], method: str | None, flag: str = "--base
 
 
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
-    """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
+    """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended).
+
+    Options of the user's own have the names of their files, since the config has those of their functions, which may
+    all be `build`.
+    """
     kept = {k: v for k, v in with_neutral(record.values).items() if separates_settings(k, searched)}
+    shipped = {option for options in shipped_options().values() for option in options}
+    groups = [group for group in ("dataset", "partition", "model") if kept.get(group, "") not in shipped]
+    kept |= {group: record.meta[group] for group in groups if group in kept}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 

@@ -92,6 +92,17 @@ def test_settings_are_not_mixed(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("group", ["dataset", "partition", "model"])
+def test_options_of_ones_own_part_settings_by_their_names(group, tmp_path):
+    """Both are functions `build`, which is all that the config has of them."""
+    own = {f"{group}___option_": "build"}
+    runs = [finished(tmp_path, method, [5, 5, 5, 5], **own) for method in ("fedavg", "local")]
+    assert len(settings(runs)) == 1
+    file = runs[1].folder / "meta.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), group: "mine"}))
+    assert len(settings([runs[0], Record(runs[1].folder)])) == 2
+
+
 def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
     """FedAvg's seed 0 went on after round 3: it is compared as of round 3, too, with a line that says so."""
     runs = [finished(tmp_path, method, [4, 6, 6, 8], seed=seed) for method in ("fedavg", "local") for seed in (0, 1)]
