@@ -130,7 +130,12 @@ def option_of(target: str, option: str | None = None) -> str:
     if known := shipped_options().get(target, []):
         return option if option in known else known[0]
     name = target.rpartition(".")[2]
-    return f"own.{name}" if any(name in options for options in shipped_options().values()) else name
+    return f"own.{name}" if is_shipped(name) else name
+
+
+def is_shipped(option: str) -> bool:
+    """Return whether conf/ has an option of this name, in any group."""
+    return any(option in options for options in shipped_options().values())
 
 
 @cache

@@ -20,6 +20,7 @@ from pflsweep.config.identity import (
     config_digest,
     effective,
     identity,
+    is_shipped,
     shipped_options,
     without_neutral,
 )
@@ -288,9 +289,10 @@ def _option(target: str, option: str | None) -> str:
     """
     if not target.startswith("pflsweep."):
         return target.rpartition(".")[2]
-    known = [names for names in shipped_options().values() if option in names]
+    if option and is_shipped(option):
+        return option
     file = target.split(".")[-2]
-    return option if option and known else next((n[0] for n in shipped_options().values() if file in n), file)
+    return next((n[0] for n in shipped_options().values() if file in n), file)
 
 
 def _migrate_ledger(file: Path, known: Mapping[str, Json]) -> bool:

@@ -15,9 +15,9 @@ from pflsweep.config.identity import (
     RUNTIME,
     effective,
     has_own_rows,
+    is_shipped,
     method_name,
     raised,
-    shipped_options,
     with_neutral,
     without_neutral,
 )
@@ -215,9 +215,7 @@ def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]
     all be `build`.
     """
     kept = {k: v for k, v in with_neutral(record.values).items() if separates_settings(k, searched)}
-    shipped = {option for options in shipped_options().values() for option in options}
-    groups = [group for group in ("dataset", "partition", "model") if kept.get(group, "") not in shipped]
-    kept |= {group: record.meta[group] for group in groups if group in kept}
+    kept |= {group: record.meta[group] for group in naming.OPTIONS if group in kept and not is_shipped(kept[group])}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 

@@ -248,10 +248,12 @@ def mean_of_active(server: Server, members: Tensor) -> Tensor:
     return share @ server.models / share.sum()
 
 
-def weights(better: Tensor, apart: Tensor, valid: Tensor) -> Tensor:
-    """Return the signed weights w_n [C, n]: a model's gain over the L1 norm of its difference."""
+def weights(better: Tensor, apart: Tensor, valid: Tensor, least: Tensor | float = 0.0) -> Tensor:
+    """Return the signed weights w_n [C, n]: a model's gain over the L1 norm of its difference; 0 for a norm up to
+    `least` [C, 1].
+    """
     distance = apart.abs().sum(2)
-    valid = valid & better.isfinite() & distance.isfinite() & (distance > 0)
+    valid = valid & better.isfinite() & distance.isfinite() & (distance > least)
     return torch.where(valid, better / torch.where(valid, distance, 1), 0)
 
 

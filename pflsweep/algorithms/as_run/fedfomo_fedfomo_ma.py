@@ -56,9 +56,8 @@ class FedFomoFedFomoMA(AsRunFomo):
         without = torch.where(others > 0, without, models)  # a single candidate is not left out
         mean = down.mean[:, None]
         losses = self.rated(validation, torch.cat([mean, without], 1))
-        apart = without - mean
-        distinct = apart.abs().sum(2) > SAME * mean.abs().sum(2)
-        weight = weights(losses[:, 1:] - losses[:, :1], apart, valid[:, :, 0] & distinct)
+        better = losses[:, 1:] - losses[:, :1]
+        weight = weights(better, without - mean, valid[:, :, 0], least=SAME * mean.abs().sum(2))
         return down.mean + moved(weight, models - mean), shares(weight)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
