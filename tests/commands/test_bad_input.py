@@ -536,16 +536,16 @@ def planned(argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("paths.runs=ünïcode/路径 tracking.experiment=é", ["1 trials"]),
-        ("sweep=路径.yaml only=[é]", ["é", "ü 路", "1 trials"]),
+        ("paths.runs=ünïcode/路径 tracking.experiment=é", ["1 trial,"]),
+        ("sweep=路径.yaml only=[é]", ["é", "ü 路", "1 trial,"]),
         ("algorithm=路 --config-dir 路径", ["路"]),
         ("algorithm=路,fedavg --config-dir=路径", ["2 trials"]),
-        ("dataset=npz dataset.path=路径/数.npz partition.least=1", ["1 trials"]),
+        ("dataset=npz dataset.path=路径/数.npz partition.least=1", ["1 trial,"]),
         ("train.lr=range(0.1,0.4,0.1)", ["train.lr=0.1 ", "train.lr=0.2 ", "train.lr=0.3 ", "3 trials"]),
         ("seed=range(0,3)", ["seeds 0, 1, 2"]),
         ("train.lr=choice(0.1,0.2)", ["2 trials"]),
         ("algorithm=glob(fedprox*)", ["fedprox_c", "2 trials"]),
-        ("algorithm=fedavg,fedavg", ["1 trials"]),
+        ("algorithm=fedavg,fedavg", ["1 trial,"]),
     ],
 )
 def test_what_is_unusual_and_right(
