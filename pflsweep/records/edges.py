@@ -1,4 +1,6 @@
-"""Find winners of searches that are at an end of what was tried, where a wider range may be better."""
+"""Find what a search leaves open: points as good as its winner, and ends of what was tried, beyond which a point may be
+better.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,26 +16,51 @@ NEAR = 0.02
 USUAL = {"smallest": (0, 1), "largest": (1,)}
 
 
+def equal_points(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the points of a search that have the winner's score, the winner first; [] without one.
+
+    group: of a ledger. The winner is the first of them in the order in which the search tries its points.
+    """
+    winner = group.get("winner")
+    if not winner:
+        return []
+    tried = [each["point"] for each in group.get("tried", []) if each["value"] == group["winner_value"]]
+    return [winner, *(point for point in tried if point != winner)]
+
+
 def find_edges(group: Mapping[str, Any]) -> dict[str, str]:
     """Return by key of a winner "largest" or "smallest" where its value is an end of what its search has tried.
 
     group: of a ledger. An axis that has a range in `ranges` (older ledgers have none) counts from NEAR of its end on,
-    and any other by its grid. Ends that a hyperparameter cannot pass, such as 0 of a weight, are left out.
+    and any other by its grid. Ends that a hyperparameter cannot pass, such as 0 of a weight, are left out, and those
+    at which an equal point is not.
     """
     found = {}
+    equal = equal_points(group)
     for key, value in (group.get("winner") or {}).items():
-        tried, ranges = group["space"].get(key), group.get("ranges", {})
-        side = _side_of_range(value, *ranges[key]) if key in ranges else _side_of_grid(value, tried)
-        if side:
+        sides = {_side(group, key, point[key]) for point in equal}
+        if len(sides) == 1 and (side := sides.pop()):
+            ranges = group.get("ranges", {})
             end = ranges[key][side == "largest"] if key in ranges else value
             if not _is_bound(key, end, side):
                 found[key] = side
     return found
 
 
+def describe_equal(equal: Sequence[Any]) -> str:
+    """Return in brackets that a winner is the first of several equal points; "" where it is the only one."""
+    return f" (the first of {len(equal)} equal)" if len(equal) > 1 else ""
+
+
 def describe_edge(key: str, value: str, side: str) -> str:
     """Return a winner's value at an end as a part of a sentence."""
     return f"{key}={value} is the {side} value tried"
+
+
+def _side(group: Mapping[str, Any], key: str, value: Any) -> str:
+    """Return which end of what a search has tried of a key a value is; "" if none."""
+    ranges = group.get("ranges", {})
+    return _side_of_range(value, *ranges[key]) if key in ranges else _side_of_grid(value, group["space"].get(key))
 
 
 def _side_of_grid(value: Any, grid: Any) -> str:

@@ -7,17 +7,15 @@ import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import file_of
 from pflsweep.records.writer import storable
-from pflsweep.sweep.plan import Group, Plan, relevant, varying_links
-from pflsweep.sweep.search_space import ranges
-from pflsweep.sweep.slot_state import SETTLED, SlotState, identities, point_of
+from pflsweep.sweep.plan import Plan, relevant, varying_links
+from pflsweep.sweep.slot_state import SETTLED, SlotState, identities
 from pflsweep.sweep.state import SweepState
-from pflsweep.sweep.status.groups import group_status
+from pflsweep.sweep.status.groups import search_of
 from pflsweep.util import files
 from pflsweep.util.errors import without_password
 
@@ -52,10 +50,9 @@ def write(sweep: SweepState, command: list[str]) -> None:
 
 def _group(sweep: SweepState, group: int) -> dict[str, Any]:
     """Return a group's part of the ledger: its config, its search, and the identities of its final trials by seed."""
-    plan, now = sweep.plan, group_status(sweep, group)
+    plan = sweep.plan
     planned = plan.groups[group]
     finals = {seed: sweep.states[slot] for seed, slot in zip(plan.seeds, plan.final_slots(group), strict=True)}
-    compared = [sweep.states[slot] for slot in plan.compared_slots(group)]
     searched = [sweep.states[slot] for slot in plan.search_slots(group)]
     # What follows the seed or a searched key differs between the group's trials
     apart = varying_links(planned, plan.seeds)
@@ -64,13 +61,9 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
         "setting": planned.setting,
         "method": planned.method,
         **{name: {k: v for k, v in relevant(each).items() if k not in apart} for name, each in configs.items()},
-        "space": {key: axis.grid for key, axis in planned.space.items()},
-        **({"ranges": drawn} if (drawn := ranges(planned.space, plan.tune.sampler)) else {}),
+        **search_of(sweep, group),
         "points": plan.point_count(group),
         "points_settled": sum(state.status in SETTLED for state in searched),
-        "tried": [_tried_point(planned, state) for state in compared if state.value is not None],
-        "winner": sweep.winner(group) if planned.tries and sweep.can_elect_winner(group) else None,
-        "winner_value": now.best,
         "trials": {str(seed): results[0]["identity"] for seed, state in finals.items() if (results := state.results)},
         "failed": {str(seed): state.reason for seed, state in finals.items() if state.status in ("diverged", "failed")},
         "failed_points": [state.reason for state in searched if state.status == "diverged"],
@@ -82,9 +75,3 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
 def _superseded(state: SlotState) -> tuple[str, ...]:
     """Return the identities of a slot's final trials that do not count, for good or until its search is over again."""
     return state.superseded if state.status == "done" else (*state.superseded, *identities(state.trial))
-
-
-def _tried_point(group: Group, state: SlotState) -> dict[str, Any]:
-    """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
-    test = [result["test"] for result in state.results if "test" in result]
-    return {"point": point_of(group, state), "value": state.value, **({"test": fmean(test)} if test else {})}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pflsweep.records.edges import find_edges
+from pflsweep.records.edges import describe_equal, equal_points, find_edges
 
 
 def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dict[str, Any]:
@@ -37,6 +37,29 @@ def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dic
 )
 def test_a_winner_at_an_end_that_could_be_widened_is_found(found: dict[str, Any], wanted: str | None) -> None:
     assert next(iter(find_edges(found).values()), None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("equal", "wanted"),
+    [((1, 2), {}), ((1, 2, 3), {}), ((2, 1, 3), {}), ((1, 3), {}), ((1,), {"train.lr": "smallest"})],
+)
+def test_an_end_is_none_where_a_point_elsewhere_is_as_good(equal: tuple[int, ...], wanted: dict[str, str]) -> None:
+    tried = [{"point": {"train.lr": lr}, "value": 0.5 if lr in equal else 0.4} for lr in (1, 2, 3)]
+    searched = {**group("train.lr", equal[0], [1, 2, 3]), "tried": tried, "winner_value": 0.5}
+    assert find_edges(searched) == wanted
+    assert [point["train.lr"] for point in equal_points(searched)] == [equal[0], *sorted(equal[1:])]
+    assert describe_equal(equal) == ("" if len(equal) == 1 else f" (the first of {len(equal)} equal)")
+
+
+def test_points_that_agree_in_a_key_share_its_end() -> None:
+    points = [{"train.lr": lr, "algorithm.mu": mu} for lr in (1, 2) for mu in (3, 4)]
+    searched = {
+        "space": {"train.lr": [1, 2], "algorithm.mu": [3, 4]},
+        "tried": [{"point": point, "value": 0.5 if point["train.lr"] == 2 else 0.4} for point in points],
+        "winner": {"train.lr": 2, "algorithm.mu": 3},
+        "winner_value": 0.5,
+    }
+    assert find_edges(searched) == {"train.lr": "largest"}
 
 
 def test_a_search_without_a_winner_has_no_end() -> None:

@@ -308,6 +308,14 @@ def test_the_end_says_which_winners_are_at_an_end_of_their_search(queue: Queue, 
     assert said in capsys.readouterr().out
 
 
+def test_the_end_says_which_winners_are_the_first_of_equal_points(queue: Queue, capsys: pytest.CaptureFixture) -> None:
+    advance(queue, [0.6, 0.4, 0.6, 0.75, 0.77])
+    assert summary.print_results(queue, track=False) == 0
+    out = capsys.readouterr().out
+    assert "train.lr=0.1 (the first of 2 equal)" in out
+    assert "At an end of the search" not in out, "the other is at the other end"
+
+
 def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.CaptureFixture) -> None:
     queue = Queue(plan._replace(tune=replace(plan.tune, partial=True)))
     queue.prepare()

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from pflsweep.config.keys import as_override
+from pflsweep.records.edges import describe_equal
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.formats import in_order
@@ -19,7 +20,7 @@ def lines(comparison: Comparison) -> list[str]:
             value, best = trials.winner_value, ""
             if value is not None:
                 on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(comparison, trials)}"
-                best = f" ({100 * value:.2f}% on {on})"
+                best = f" ({100 * value:.2f}% on {on}){describe_equal(trials.equal)}"
             found[inline(trials.method)][f"{inline(trials.setting)}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 

@@ -1,15 +1,16 @@
 """The status of a sweep by method and setting, for the live view, the end of a command and MLflow."""
 
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from pflsweep.config.keys import as_override
-from pflsweep.records.edges import describe_edge, find_edges
+from pflsweep.records.edges import describe_edge, describe_equal, equal_points, find_edges
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
-from pflsweep.sweep.plan import Slot
+from pflsweep.sweep.plan import Group, Slot
 from pflsweep.sweep.search_space import Point, ranges
 from pflsweep.sweep.slot_state import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
@@ -51,6 +52,28 @@ def group_status(sweep: SweepState, group: int) -> GroupStatus:
     )
 
 
+def search_of(sweep: SweepState, group: int) -> dict[str, Any]:
+    """Return a group's search as a ledger has it: what it may try, which points have a result, and which has won.
+
+    winner: None before one is elected, and where nothing is searched.
+    """
+    planned, best = sweep.plan.groups[group], sweep.best(group)
+    compared = [sweep.states[slot] for slot in sweep.plan.compared_slots(group)]
+    return {
+        "space": {key: axis.grid for key, axis in planned.space.items()},
+        **({"ranges": drawn} if (drawn := ranges(planned.space, sweep.plan.tune.sampler)) else {}),
+        "tried": [_tried_point(planned, state) for state in compared if state.value is not None],
+        "winner": sweep.winner(group) if planned.tries and sweep.can_elect_winner(group) else None,
+        "winner_value": None if best is None else best.value,
+    }
+
+
+def _tried_point(group: Group, state: SlotState) -> dict[str, Any]:
+    """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
+    test = [result["test"] for result in state.results if "test" in result]
+    return {"point": point_of(group, state), "value": state.value, **({"test": fmean(test)} if test else {})}
+
+
 def table(sweep: SweepState) -> pd.DataFrame:
     """Return the table of a sweep, one row per method and one column per setting."""
     cells: dict[str, dict[str, str]] = {}
@@ -69,11 +92,12 @@ def winners(sweep: SweepState) -> pd.DataFrame:
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
             elected = sweep.can_elect_winner(g) and now.best is not None
+            equal = describe_equal(equal_points(search_of(sweep, g)))
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
                 "points": sweep.plan.point_count(g),
-                "best": f"{point}{mark}" if elected else "no winner",
+                "best": f"{point}{mark}{equal}" if elected else "no winner",
                 f"on {sweep.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
@@ -84,14 +108,9 @@ def at_ends(sweep: SweepState) -> str:
     """Return a paragraph on the winners that are at an end of what was tried; "" without any."""
     methods: dict[str, dict[str, None]] = {}
     for g, group in enumerate(sweep.plan.groups):
-        point = group_status(sweep, g).point if group.tries and sweep.can_elect_winner(g) else {}
-        found = find_edges({
-            "winner": point,
-            "space": {key: axis.grid for key, axis in group.space.items()},
-            "ranges": ranges(group.space, sweep.plan.tune.sampler),
-        })  # fmt: skip
-        for key, side in found.items():
-            methods.setdefault(describe_edge(key, as_override(point[key]), side), {})[group.method] = None
+        search = search_of(sweep, g)
+        for key, side in find_edges(search).items():
+            methods.setdefault(describe_edge(key, as_override(search["winner"][key]), side), {})[group.method] = None
     lines = [f"{what} ({', '.join(names)})" for what, names in methods.items()]
     return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
 
