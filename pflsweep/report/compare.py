@@ -21,7 +21,7 @@ from pflsweep.config.identity import (
     with_neutral,
     without_neutral,
 )
-from pflsweep.config.keys import PLUGS, as_override, under
+from pflsweep.config.keys import PLUGS, as_override, flat, under
 from pflsweep.records.record import Record
 from pflsweep.records.select import comparable, finished
 from pflsweep.report import naming
@@ -45,6 +45,7 @@ PARTIAL = " †"  # marks a row whose winner was elected although points of its 
 MAY_DIFFER = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
 # Keys of metrics that change the accuracy itself: rows with other values are in other tables
 SCORED = ("metrics.rows", "metrics.clients", "metrics.personal")
+FILES = ("dataset.path", "partition.path")
 
 
 def separates_settings(key: str, searched: Collection[str] = ()) -> bool:
@@ -152,7 +153,7 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
             config = _without_data(config)
         groups.setdefault(_key(config), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
-    configs = {key: json.loads(key) for key in groups}
+    configs = {key: {**json.loads(key), **_shared_files(group)} for key, group in groups.items()}
     differing = naming.differing_keys([config for key, config in configs.items() if rows[key]])
     options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
     names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
@@ -179,6 +180,14 @@ def _at_earlier_ends(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tup
                 # Pages say how many rounds it has by now
                 past.status |= {"target": record.status["target"]}
                 yield past, {**config, "train.rounds": rounds}
+
+
+def _shared_files(group: list[Record]) -> dict[str, str]:
+    """Return the files from which all of some runs were read, by key. Settings are told apart by what is in the files,
+    and named by them.
+    """
+    first, *others = [files_of(record) for record in group]
+    return {key: file for key, file in first.items() if all(other.get(key) == file for other in others)}
 
 
 def _repeated(given: Iterable[tuple[Record, dict[str, Any]]]) -> set[str]:
@@ -218,6 +227,16 @@ def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]
     kept |= {group: record.meta[group] for group in naming.OPTIONS if group in kept and not is_shipped(kept[group])}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
+
+
+def files_of(record: Record) -> dict[str, str]:
+    """Return by key the user's own files from which a run's data and partition were read.
+
+    They are not among the keys that identify a run, which have checksums instead.
+    """
+    given = flat(record.config)
+    identifying = {key for key in effective(given) if not under(key, RUNTIME)}
+    return {key: str(given[key]) for key in FILES if given.get(key) and key not in identifying}
 
 
 def method_of(record: Record) -> str:

@@ -12,7 +12,7 @@ from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen
 from pflsweep.report import figures, naming
-from pflsweep.report.compare import Setting, band_of, check_baseline, method_of, settings
+from pflsweep.report.compare import Setting, band_of, check_baseline, files_of, method_of, settings
 from pflsweep.report.quantities import summary
 from pflsweep.util.errors import UserError
 
@@ -71,7 +71,7 @@ def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
         lines.append({
             **{name: meta[name] for name in NAMES},
             "method": method_of(record),
-            **{key: value for key, value in config.items() if key not in NAMES},
+            **{key: value for key, value in {**config, **files_of(record)}.items() if key not in NAMES},
             **dict(zip(RESULTS, (
                 "search" if meta["identity"] in found else "final",
                 *(got.last, got.best, got.best_round, got.std, got.worst10, got.global_last),

@@ -41,6 +41,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         commands=[code(ledger.command) for ledger in sweeps],
         waiting=[line for ledger in sweeps for line in _waiting(ledger)],
         left_out=_left_out(chosen),
+        goal=None if goal is None else f"{100 * goal:g}%",
     )
     path = out / "runs.md"
     files.write_text(path, text)

@@ -56,7 +56,7 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
         if baseline:
             line[f"gain over {baseline.label}"] = _client_gain(row, baseline)
         if goal is not None:
-            line[f"rounds to {100 * goal:g}%"] = _reached([rounds_to(record, goal) for record in row.records])
+            line[f"rounds to {100 * goal:g}%"] = _reached(row, goal)
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -109,8 +109,9 @@ def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -
             line[f"{head} accuracy"] = _last(row, f"{name}_accuracy") if there else math.nan
             line[f"{head} std_over_clients"] = _last(row, f"{name}_std") if there else math.nan
         if goal is not None:
-            reached = [rounds_to(record, goal) for record in row.records]
-            line[f"rounds_to_{100 * goal:g}%"] = float(np.mean(reached))
+            reached = _reaching(row, goal)
+            line[f"rounds_to_{100 * goal:g}%"] = float(np.mean(reached)) if reached else math.nan
+            line[f"seeds_reaching_{100 * goal:g}%"] = len(reached)
         if setting.newcomers:
             curve = row.newcomers()
             line["new_clients"] = curve.mean[0] if curve else math.nan
@@ -239,10 +240,15 @@ def _client_gain(row: Row, baseline: Row) -> str:
     return f"{points(mean)} ({percent(std)})"
 
 
-def _reached(rounds: list[float]) -> str:
-    """Return the mean over the seeds that got there, and how many of them did not."""
-    there = [value for value in rounds if not math.isnan(value)]
-    lost = f" ({len(rounds) - len(there)} of {len(rounds)} seeds never)" if len(there) < len(rounds) else ""
+def _reaching(row: Row, goal: float) -> list[float]:
+    """Return the first round with an accuracy of at least `goal`, for each seed that has one."""
+    return [value for record in row.records if not math.isnan(value := rounds_to(record, goal))]
+
+
+def _reached(row: Row, goal: float) -> str:
+    """Return the mean round over the seeds that reach an accuracy, and how many of them do not."""
+    there, seeds = _reaching(row, goal), len(row.records)
+    lost = f" ({seeds - len(there)} of {seeds} seeds never)" if len(there) < seeds else ""
     return f"{sum(there) / len(there):g}{lost}" if there else "never"
 
 

@@ -218,7 +218,7 @@ VALUES = [
     ("dataset.std=[0]", ["dataset.std is [0.0]", "greater than 0"]),
     ("dataset=npz", ["dataset.path=FILE"]),
     ("dataset=npz dataset.path=/dev/zero", ["dataset.path is /dev/zero"]),
-    ("dataset=csv dataset.path=/etc", ["dataset.path is /etc", "no such file"]),
+    ("dataset=csv dataset.path=/etc", ["dataset.path is /etc, which is a folder: dataset=csv reads a file."]),
     ("dataset=mnist data.root=/nowhere", ["not found in /nowhere/MNIST/raw", "data.download=true"]),
     ("algorithm=fedprox algorithm.mu=[]", ["algorithm.mu is []"]),
     ("algorithm=fedprox algorithm.task=1", ["Unknown config key 'algorithm.task'"]),
@@ -521,7 +521,8 @@ def test_wrong_data(chosen: str, files: Files, words: list[str], capfd: pytest.C
 def test_files_that_are_folders(capfd: pytest.CaptureFixture[str]) -> None:
     Path("x.yaml").mkdir()
     refused(SWEEP, {}, ["'x.yaml'", "a folder, and no file"], capfd)
-    refused(["dataset=npz", "dataset.path=x.yaml"], {}, ["dataset.path is x.yaml: there is no such file"], capfd)
+    said = "dataset.path is x.yaml, which is a folder: dataset=npz reads a file."
+    refused(["dataset=npz", "dataset.path=x.yaml"], {}, [said], capfd)
 
 
 # Valid input: letters of other scripts, and Hydra's functions

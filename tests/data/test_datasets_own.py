@@ -65,6 +65,9 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
         from_yaml("folder", tmp_path)
     with pytest.raises(UserError, match=r"dataset.path is /nowhere: there is no such folder in /\."):
         from_yaml("folder", tmp_path, path="/nowhere")
+    (tmp_path / "a_file").touch()
+    with pytest.raises(UserError, match=rf"dataset.path is {tmp_path}/a_file, which is a file: dataset=folder reads a"):
+        from_yaml("folder", path=str(tmp_path / "a_file"))
     with pytest.raises(UserError, match=rf"there is no such folder in {tmp_path}\. Did you mean 'mine'"):
         from_yaml("folder", tmp_path, path=str(tmp_path / "mien"))
     with pytest.raises(UserError, match=r"a has 0 folder"):
@@ -141,6 +144,8 @@ def test_arrays(tmp_path):
     assert from_yaml("npz", path=saved(tmp_path, four)).shape == (4, 6, 5)
     features = arrays(x_train=np.zeros((5, 13, 8, 8), np.uint8), x_test=np.zeros((2, 13, 8, 8), np.uint8))
     assert from_yaml("npz", path=saved(tmp_path, features)).shape == (13, 8, 8)
+    more = arrays(group=np.arange(7) % 2, groups=np.zeros(3), names=np.array(["cat", "dog", "eel"]))
+    assert from_yaml("npz", path=saved(tmp_path, more)).owners == ("0", "1"), "other arrays do not matter"
     grey = {key: content[key][:, 0] if key[0] == "x" else content[key] for key in ("x_train", "y_train")}
     data = from_yaml("npz", path=saved(tmp_path, grey))
     assert (data.shape, data.train, data.owner) == ((1, 6, 5), 5, None)
@@ -181,6 +186,8 @@ CUTS = {"train": slice(0, 4), "test": slice(4, None)}
         ({"y_train": np.array(1)}, r"y_train has shape \(\)"),
         ({"group": np.array([0, 1, np.nan, 0, 0, 0, 0])}, "group is NaN in row 2"),
         ({"group": np.zeros(5)}, r"group has shape \(5,\), and there are 7 rows"),
+        ({"X_test": np.zeros(2), "x_test": None, "y_test": None}, "array X_test would not .* mean 'x_test'"),
+        ({"groups": np.zeros(7)}, "groups would not be read. Did you mean 'group'"),
         ({"y_train": np.array([0, 1, 2, 3, None], dtype=object)}, "cannot be read as a .npz file of numbers"),
     ],
 )

@@ -8,7 +8,7 @@ from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
 from pflsweep.records.writer import RecordWriter
-from pflsweep.report import page, tables
+from pflsweep.report import frame, page, tables
 from pflsweep.report.compare import SCORED, Row, check_baseline, settings
 from pflsweep.report.quantities import client_accuracy, evaluated, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
@@ -163,6 +163,29 @@ def test_seeds_that_have_rows_of_their_own_are_averaged(tmp_path, config):
     # The same seed on other rows is another setting
     runs += [on_data(finished(tmp_path / "other", "fedavg", [5, 5, 5, 5], seed=0, **config), "other rows")]
     assert len(settings(runs)) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "key"), [("from_file", "partition__path"), ("npz", "dataset__path")], ids=["partition", "dataset"]
+)
+def test_settings_are_named_by_the_users_own_files(tmp_path, option, key):
+    """What tells them apart is the checksum of what is in the files, which nobody can read."""
+    group, dotted = key.partition("__")[0], key.replace("__", ".")
+
+    def read_from(file: str, seed: int = 0) -> Record:
+        config = {f"{group}___option_": option, key: file}
+        return on_data(finished(tmp_path / file, "fedavg", [5, 5, 5, 5], seed=seed, **config), file)
+
+    runs = [read_from("a"), read_from("b")]
+    first, second = settings(runs)
+    assert [first.config[dotted], second.config[dotted]] == ["a", "b"]
+    assert first.differing_keys == [dotted]
+    assert [name.count("path=") for name in (first.name, second.name)] == [1, 1]
+    assert frame.trials(runs)[dotted].tolist() == ["a", "b"]
+    assert dotted in repr(frame.trials(runs))
+    if option == "from_file":  # each seed has a file of its own
+        (setting,) = settings([runs[0], read_from("b", seed=1)])
+        assert dotted not in setting.config
 
 
 def test_seeds_on_changed_data_are_told_apart(tmp_path):
@@ -363,6 +386,11 @@ def test_rounds_to_a_target_count_the_seeds_that_never_reach_it(tmp_path):
     (setting,) = settings([finished(tmp_path, "pgfed", [n] * 4, seed=n) for n in (4, 5, 6)])
     (row,) = others(setting, None, goal=0.65).to_dict("records")
     assert row["rounds to 65%"] == "2 (2 of 3 seeds never)"
+    (row,) = tables.numbers(setting, None, goal=0.65).to_dict("records")
+    assert (row["rounds_to_65%"], row["seeds_reaching_65%"]) == (2, 1)
+    (row,) = tables.numbers(setting, None, goal=0.95).to_dict("records")
+    assert np.isnan(row["rounds_to_95%"])
+    assert row["seeds_reaching_95%"] == 0
 
 
 def test_what_a_run_took(tmp_path):

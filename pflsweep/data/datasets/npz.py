@@ -15,6 +15,7 @@ from pflsweep.util.errors import UserError, nearest, one_line
 
 log = logging.getLogger(__name__)
 
+NAMES = ("x_train", "y_train", "x_test", "y_test", "group")
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
 # An image whose last dimension is at most this has its channels last: RGB and alpha.
 CHANNELS = 4
@@ -36,11 +37,12 @@ def load(
 
     x [n, channels, H, W], [n, H, W, channels] with at most 4 channels, [n, H, W] or [n, features]. uint8 is scaled to
     [0, 1] and then normalised; other types are normalised as they are. y [n] whole numbers from 0. group [n] a number
-    or name for each row, training rows first. owner_column: the array that the partition names instead of group. Raises
-    UserError on anything else.
+    or name for each row, training rows first. owner_column: the array that the partition names instead of group. Other
+    arrays are not read. Raises UserError on anything else, and if an array's name is nearly one that is missing.
     """
     file = own_path(name, path, folder=False)
     arrays = read_npz(file, KEYS)
+    _check_names(file, [each for each in arrays if each != owner_column])
     train, test = (_split(file, arrays, part) for part in ("train", "test"))
     if len(test[1]) and (train[0].shape[1:] != test[0].shape[1:] or train[0].dtype != test[0].dtype):
         raise UserError(
@@ -77,6 +79,14 @@ def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
     raise UserError(
         f"{file} cannot be read as a .npz file of numbers ({why}). It should have {wanted}, written by numpy.savez."
     )
+
+
+def _check_names(file: Path, names: Sequence[str]) -> None:
+    """Raise UserError on a misspelt array: without it the file would have no test split, or no clients of its own."""
+    missing = [name for name in NAMES if name not in names]
+    for name in names:
+        if name not in NAMES and (guess := nearest(name.lower(), missing)):
+            raise UserError(f"{file}: its array {name} would not be read.{guess} It should have {KEYS}.")
 
 
 def _why(file: Path, error: Exception) -> str:
