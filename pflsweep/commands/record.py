@@ -140,10 +140,12 @@ def _track(records: list[Record], options: Tracking) -> None:
     from pflsweep.tracking.run import send
 
     searching = find_searches(records).trials
+    sent = 0
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
         # Without labels a run that is there already keeps those of its sweep
         labels = labels_alone(record, "search") if record.meta["identity"] in searching else None
-        send(replace(options, experiment=record.tracking.experiment), record, labels)
+        sent += send(replace(options, experiment=record.tracking.experiment), record, labels)
+    print(f"{counted(sent, 'run')} sent to MLflow")
 
 
 def _parser() -> argparse.ArgumentParser:

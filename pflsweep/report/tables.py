@@ -1,14 +1,15 @@
 """A setting as tables of text: what stands in the report, on the terminal and in MLflow."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from pflsweep.records.record import Record
 from pflsweep.report import markdown
-from pflsweep.report.compare import Row, Setting, score_keys, settings
+from pflsweep.report.compare import PARTIAL, Row, Setting, score_keys, settings
 from pflsweep.report.quantities import at_last, evaluated, rounds_to, view_in_words
 from pflsweep.report.stats import Interval, gain, mean_std, rounded
 
@@ -156,9 +157,16 @@ def cost(setting: Setting) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> pd.DataFrame:
+def brief(
+    records: Sequence[Record],
+    searched: Collection[str] = (),
+    partial: Collection[str] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> pd.DataFrame:
     """Return the table that ends a multirun: one line per method and setting. Floats are for one client and round.
-    searched, partial: as for `settings`.
+
+    searched, partial: as for `settings`. names: of rows that their sweep's file calls otherwise than by their method,
+    by the identity of each trial.
     """
     found = settings(records, searched, partial)
     spans = iter(_spans([row for setting in found for row in setting.rows]))
@@ -168,9 +176,10 @@ def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Co
         for row in setting.rows:
             heading, span = next(spans)
             sent = row.mean("floats_down") + row.mean("floats_up")
+            given = names.get(row.records[0].meta["identity"])
             lines.append({
                 **where,
-                "method": row.label,
+                "method": given + PARTIAL * row.label.endswith(PARTIAL) if given else row.label,
                 "seeds": _seeds(row),
                 "accuracy %": percent(row.interval.mean),
                 heading: span,

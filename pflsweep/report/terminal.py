@@ -4,19 +4,28 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pflsweep.records.record import Record
 from pflsweep.report.tables import brief
 
 
-def table_with_legend(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
+def table_with_legend(
+    records: Sequence[Record],
+    searched: Collection[str] = (),
+    partial: Collection[str] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
+    page: str | None = None,
+) -> str:
     """Return the table of `pflsweep report` as text, with a legend below it.
 
     searched: keys that are hyperparameters.
     partial: identities of final trials whose search elected a winner although points have no result.
+    names: as for `brief`.
+    page: of the trials' table, beside the comparison of runs; None if they have none.
     """
-    table = brief(records, searched, partial).to_string(index=False)
+    table = brief(records, searched, partial, names).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
     folders = Counter(record.folder.parent for record in records)
     runs = next((folder for folder in folders if folder.is_relative_to(Path.cwd())), next(iter(folders)))
@@ -25,6 +34,7 @@ def table_with_legend(records: Sequence[Record], searched: Collection[str] = (),
     tracked = any(record.tracking.backend != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
+    own = "" if page is None else f"`pflsweep report {page}{where}` makes the table's page; "
     others = [
         f"{count} of {len(records)} records are in {folder}: "
         f"`pflsweep record import {shlex.quote(str(folder))}{where}` copies them first."
@@ -37,7 +47,7 @@ def table_with_legend(records: Sequence[Record], searched: Collection[str] = (),
         rule,
         f"accuracy: mean over clients of their personalised models on {judged}, last round;",
         "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
-        f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
+        f"Next: {own}`pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
         *others,
     ])  # fmt: skip
 

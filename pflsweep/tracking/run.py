@@ -80,13 +80,14 @@ def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Liste
         return MlflowRun(options, record, labels)
 
 
-def send(options: Tracking, record: Record, labels: Labels | None = None) -> None:
-    """Send a whole record, unless the store has all of it. labels: the trial's name and tags in its sweep.
+def send(options: Tracking, record: Record, labels: Labels | None = None) -> bool:
+    """Send a whole record, unless the store has all of it; return whether it was sent. labels: the trial's name and
+    tags in its sweep.
 
     Raises UserError as `open_run` does.
     """
     if options.backend == "none":
-        return
+        return False
     how = record.status["status"]
     # The trial does not run now: its process was killed
     how = "interrupted" if how == "running" else how
@@ -94,6 +95,8 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
         if not _retrying(options, lambda: _is_sent(options, record, STATUS[how], labels)):
             with _retrying(options, lambda: _open_run(options, record, labels)) as listener:
                 listener.finish(record, how)
+            return True
+    return False
 
 
 def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:

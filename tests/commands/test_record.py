@@ -79,13 +79,19 @@ def test_an_import_says_the_experiments_to_which_its_runs_go(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
     capsys.readouterr()
     assert main(["record", "import", "out"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Runs go to MLflow")]
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("Runs go to MLflow")]
     assert "sqlite:///my.db (MLFLOW_TRACKING_URI), experiments another, theirs as their records say" in line
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{Path('my.db').absolute()}")
     found = {each.name: len(client.search_runs([each.experiment_id])) for each in client.search_experiments()}
     assert found == {"Default": 0, "theirs": 1, "another": 1}
+    assert "2 runs sent to MLflow" in out
+    # The runs are there, and a store that is new lacks them
+    for store, sent in (("my", 0), ("new", 2)):
+        assert main(["record", "import", "out", "--uri", f"sqlite:///{store}.db"]) == 0
+        assert f"2 there already\n{sent} runs sent to MLflow" in capsys.readouterr().out
 
 
 def test_an_import_whose_store_cannot_be_used_copies_nothing(capsys: pytest.CaptureFixture) -> None:

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.config.identity import method_name
 from pflsweep.records.errors import Damaged
 from pflsweep.report.terminal import table_with_legend
 from pflsweep.sweep import cost
@@ -179,6 +180,7 @@ def print_results(queue: Queue, track: bool) -> int:
 
     Return the exit code: 0 without failures, 2 where all that failed had bad input, else 1.
     """
+    from pflsweep.report.paper import layout
     from pflsweep.sweep import pictures
     from pflsweep.sweep.browse import results_of_groups
     from pflsweep.tracking.sweep_run import finish_sweep
@@ -198,9 +200,17 @@ def print_results(queue: Queue, track: bool) -> int:
         if at_ends := status_groups.at_ends(sweep):
             print(f"{at_ends}\n")
     keys = {key for group in plan.groups for key in group.space}
-    groups = [g for g in range(len(plan.groups)) if sweep.without_result(g)]
-    partial = {one["identity"] for g in groups for slot in plan.final_slots(g) for one in sweep.states[slot].results}
-    print(table_with_legend(records, keys, partial) if records else tables["status"].to_string(index=False))
+    partial: set[str] = set()
+    names: dict[str, str] = {}
+    for g, group in enumerate(plan.groups):
+        finals = {one["identity"] for slot in plan.final_slots(g) for one in sweep.states[slot].results}
+        if sweep.without_result(g):
+            partial |= finals
+        if group.method != method_name(group.config.choices):
+            names |= dict.fromkeys(finals, group.method)
+    page = plan.name if plan.name in layout.names() else None
+    shown = table_with_legend(records, keys, partial, names, page) if records else None
+    print(shown or tables["status"].to_string(index=False))
     if elsewhere := _elsewhere(sweep):
         print(f"Records on other machines: {elsewhere}. Copy them into one folder for `pflsweep report`.")
     return _name_failures(sweep)
