@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="pflsweep check", description="Run the conformance suite on one method.")
     parser.add_argument("method", help="my_package.MyMethod, or the name of an algorithm")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="hyperparameters")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="hyperparameters")
     parser.add_argument("--config-dir", "-cd", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
     return parser
 

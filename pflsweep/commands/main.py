@@ -170,10 +170,10 @@ def _hydra(argv: list[str]) -> int:
     finally:
         sys.argv = before
     for outcome in outcomes:  # of a single run; a sweep has ended with its own table
-        if isinstance(outcome, UserError):
-            raise outcome
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, Diverged):
             raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
+        if isinstance(outcome, Exception):
+            raise outcome
         from pflsweep.report.terminal import table_with_legend
 
         print(table_with_legend([outcome.record]))
@@ -229,7 +229,7 @@ def _check_flags(argv: list[str]) -> None:
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
     """Return the function that Hydra runs for a trial, which appends its result to `outcomes`.
 
-    A UserError or Diverged is appended and not raised, since Hydra would print a traceback.
+    An error is appended and not raised, since Hydra would print its words and a traceback.
     """
 
     def task(composed: Any) -> Any:
@@ -252,7 +252,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             with hydra_errors(said):
                 config = config_of(composed, hydra)  # type: ignore[arg-type]
             outcome: Any = run_trial(config)
-        except (UserError, Diverged) as error:
+        except Exception as error:
             outcome = error
         outcomes.append(outcome)
         return outcome

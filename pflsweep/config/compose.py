@@ -111,7 +111,10 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
     for group, option in choices.items():
         if option == "None":
-            raise UserError(f"{group} has to be one option's name: {group}=NAME, or {WITH_M} {group}=ONE,OTHER.")
+            raise UserError(
+                f"{group} has to be one option's name, and cannot be left out: {group}=NAME, or {WITH_M} "
+                f"{group}=ONE,OTHER."
+            )
         # Hydra would accept such a name for the same file, but identities would take it for another option.
         if ".." in option or option.endswith((".yaml", ".yml")):
             raise UserError(f"{group}={option}: an option is named without its folder and .yaml: {Path(option).stem}.")

@@ -156,6 +156,11 @@ def unknown_key(key: str, known: list[str]) -> str:
             "fedyogi, fedadagrad, fedavgm."
         )
     siblings = [other for other in known if other.rpartition(".")[0] == head]
+    if key == "partition.clients":
+        return (
+            "Unknown config key 'partition.clients': the chosen partition says itself how many clients there are. "
+            f"It has: {', '.join(other.rpartition('.')[2] for other in siblings)}."
+        )
     guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
     inside = [other for other in known if not head and other.endswith(f".{key}")]
     guess = f" Did you mean '{inside[0]}'?" if inside else guess

@@ -366,7 +366,7 @@ def _check_all(plan: Plan) -> None:
             _check_scored(plan, group)
         for point in _points_to_check(group):
             for config in [group.config, *([] if group.search is None else [group.search])]:
-                _check_config(changed(config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
+                _check_config(changed(config, point), group.name, point)
 
 
 def _check_new_clients(plan: Plan) -> None:
@@ -391,12 +391,14 @@ def _check_new_clients(plan: Plan) -> None:
             )
 
 
-def _check_config(config: Config, name: str) -> None:
-    """Check a config. Raises UserError, which names the trial."""
+def _check_config(config: Config, name: str, point: Point | None = None) -> None:
+    """Check a trial's config. name: of its group. point: of its search. Raises UserError, which names the trial."""
     try:
         check(config)
     except UserError as error:
-        raise UserError(f"{error} (in the trial {name})") from error
+        tried = "".join(f" {key}={value}" for key, value in (point or {}).items())
+        of = ", of the search space that `pflsweep list spaces` shows" if point else ""
+        raise UserError(f"{error} (in the trial {name}{tried}{of})") from error
 
 
 def _check_scored(plan: Plan, group: Group) -> None:

@@ -442,6 +442,7 @@ def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: p
     monkeypatch.setattr(pflsweep.trial.run, "build", None)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         main(SMALL)
+    assert "Error executing job" not in capsys.readouterr().err, "Hydra's own words"
     assert main(["-m", "seed=0,1", *SMALL]) == 1
     err = capsys.readouterr().err
     assert err.count("Traceback") == 1, "both trials have the same"

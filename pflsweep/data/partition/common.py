@@ -32,7 +32,10 @@ def check_alpha(alpha: float) -> None:
 def check_least(least: int, samples: int, clients: int) -> None:
     """Raise UserError unless each client can have at least `least` samples, and `least` is positive."""
     even = samples // clients
-    require(1 <= least <= even, "least", least, f"it must be 1 to {even} ({samples} samples, {clients} clients)")
+    rule = f"it must be 1 to {even} ({samples} samples, {clients} clients)"
+    if 1 <= least <= samples:
+        rule += f". With so many samples each there are at most {samples // least} clients (partition.clients)"
+    require(1 <= least <= even, "least", least, rule)
 
 
 def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
