@@ -6,6 +6,7 @@ from typing import Any
 
 from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
+from pflsweep.config.identity import shipped_options
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import Parser, UserError, counted, nearest
@@ -156,7 +157,8 @@ def _line_of_sweep(name: str) -> str:
 def _line(group: str, file: Path) -> str:
     """Return an option's description and its keys with their values.
 
-    The description is the leading comment of its file; for an algorithm the paper comes first.
+    The description is the leading comment of its file; for an algorithm the paper comes first, and a class of the
+    user's own describes itself where its file does not.
     """
     node = read_option(file)
     about = _comment(file.read_text("utf-8"))
@@ -165,7 +167,11 @@ def _line(group: str, file: Path) -> str:
 
         cls = Node.of(group, file.stem, node).load()
         rebuilt = f" (reconstruction: {cls.reconstruction})" if getattr(cls, "reconstruction", "") else ""
-        about = f"{getattr(cls, 'paper', 'no paper named')}: {about}{rebuilt}"
+        first = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
+        # A dataclass without a docstring has its signature
+        if not about and node["_target_"] not in shipped_options() and not first.startswith(f"{cls.__name__}("):
+            about = first
+        about = f"{getattr(cls, 'paper', 'no paper named')}{f': {about}' if about else ''}{rebuilt}"
     # A setting sets keys of many groups, which would make its line too long
     if group == "setting":
         return about

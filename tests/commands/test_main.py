@@ -196,6 +196,24 @@ def test_options_stand_before_or_after_a_command(argv: list[str], capsys: pytest
     assert "\nmine " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("described", [True, False])
+def test_a_class_of_ones_own_describes_itself_where_its_file_does_not(
+    described: bool, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"listed_{described}".lower()
+    doc = '    """Average twice."""\n' if described else ""
+    Path(f"{module}.py").write_text(
+        "from dataclasses import dataclass\nfrom pflsweep.algorithms.fedavg import FedAvg\n\n"
+        f"@dataclass(frozen=True, kw_only=True)\nclass Mine(FedAvg):\n{doc}    paper = 'ours'\n"
+    )
+    Path("own/algorithm").mkdir(parents=True)
+    Path("own/algorithm/mine.yaml").write_text(f"_target_: {module}.Mine\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["--config-dir", "own", "list", "algorithms"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("mine "))
+    assert line.split(maxsplit=1)[1] == ("ours: Average twice" if described else "ours")
+
+
 def test_a_folder_of_options_that_is_called_as_a_command_is_a_folder(capsys: pytest.CaptureFixture) -> None:
     Path("list/algorithm").mkdir(parents=True)
     Path("list/algorithm/mine.yaml").write_text("_target_: pflsweep.algorithms.fedavg.FedAvg\n")
