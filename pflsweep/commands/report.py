@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflsweep.util import files
-from pflsweep.util.errors import Parser, UserError
+from pflsweep.util.errors import Parser, UserError, counted
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.layout import Layout
@@ -97,7 +97,9 @@ def _runs(options: argparse.Namespace) -> int:
     done = [record for record in chosen.records if comparable(record)]
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged, *chosen.copies]
-        searching = [f"{len(chosen.hidden)} trials of searches, which no table shows"] if chosen.hidden else []
+        searching = (
+            [f"{counted(len(chosen.hidden), 'trial')} of searches, which no table shows"] if chosen.hidden else []
+        )
         said = "; ".join([*states, *searching]).removesuffix(".") or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
     with files.writing(options.out, "--out DIR"):
@@ -105,8 +107,8 @@ def _runs(options: argparse.Namespace) -> int:
     print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
     left, hidden = len(chosen.records) - len(done) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
     print(
-        f"\n{path} and {path.with_suffix('.html').name}: {len(done)} runs"
-        + (f"; {hidden} trials of searches left out" if hidden else "")
+        f"\n{path} and {path.with_suffix('.html').name}: {counted(len(done), 'run')}"
+        + (f"; {counted(hidden, 'trial')} of searches left out" if hidden else "")
         + (f"; {left} not finished, damaged or copies, named at its end" if left else "")
     )
     print("runs.csv and runs.tex beside them: the same numbers for pandas and for LaTeX")

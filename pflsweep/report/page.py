@@ -15,6 +15,7 @@ from pflsweep.report.compare import Row, Setting, band_of, check_baseline, setti
 from pflsweep.report.markdown import code, inline
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath
+from pflsweep.util.errors import counted
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
 
@@ -34,7 +35,10 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     text = template.render(
         "runs.md",
         # A trial that went on is in two settings
-        count=len({record.meta["identity"] for setting in found for row in setting.rows for record in row.records}),
+        count=counted(
+            len({record.meta["identity"] for setting in found for row in setting.rows for record in row.records}),
+            "finished run",
+        ),
         searches=_searches(chosen),
         differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in differing],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],

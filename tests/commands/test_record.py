@@ -312,7 +312,7 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
         assert main(["record", "import", f"machine{machine}", "--no-tracking"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "imported" in line]
     assert [line.partition(" of sweeps")[0] for line in lines] == [
-        "1 run and 1 ledger", "1 runs and 1 ledgers", "0 runs and 0 ledgers",
+        "1 run and 1 ledger", "1 run and 1 ledger", "0 runs and 0 ledgers",
     ]  # fmt: skip
     (group,) = json.loads(next(Path("runs/sweeps").glob("*.json")).read_text())["groups"]
     assert list(group["trials"]) == (["1"] if apart else ["0", "1"])

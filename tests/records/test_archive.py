@@ -190,7 +190,7 @@ def test_trials_of_searches_are_named_by_their_identity(sweep: Sweep, capsys: py
     command = f"pflsweep report runs --runs x.zip {tried.meta['identity']}"
     assert command in Path("out/runs.md").read_text()
     assert report(command.split()[2:]) == 0
-    assert "1 runs" in capsys.readouterr().out.splitlines()[-2]
+    assert "1 run" in capsys.readouterr().out.splitlines()[-2]
 
 
 # Writing

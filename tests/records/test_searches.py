@@ -96,7 +96,7 @@ def test_a_search_is_shown_where_its_folder_is_named(here, capsys):
         assert label in out
     assert "8 runs" in out
     main(["runs", hidden[0].meta["identity"][:8]])
-    assert "1 runs" in capsys.readouterr().out
+    assert "1 run\n" in capsys.readouterr().out
     # Trials of the search have the same names as final ones
     main(["runs", "fedavg-*"])
     assert "2 runs; 2 trials of searches left out" in capsys.readouterr().out
@@ -195,7 +195,7 @@ def test_a_search_alone_is_nothing_to_report_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tried = finished(tmp_path / "runs", "fedavg", [5, 5, 5, 5], data__validation=0.2)
     ledger(tmp_path / "runs", tried, "validation", trials={})
-    with pytest.raises(UserError, match="No finished run to report on in 'runs': 1 trials of searches"):
+    with pytest.raises(UserError, match="No finished run to report on in 'runs': 1 trial of searches"):
         main(["runs"])
 
 
@@ -219,7 +219,7 @@ def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert main(["runs", "--runs", "."]) == 0
     text = (tmp_path / "reports/comparison/runs.md").read_text()
-    assert "# Comparison of 1 finished runs" in text
+    assert text.startswith("# Comparison of 1 finished run\n")
     assert "Left out are final trials of searches in which another point has won since" in text
 
 

@@ -111,7 +111,7 @@ def test_a_trial_in_which_no_client_is_scored_has_no_accuracy(capsys: pytest.Cap
     assert loaded.notna().sum() == 1, "the other run's"
     assert loaded.max() == pytest.approx(whole.personal_accuracy.last, abs=1e-4)
     assert main(["report", "runs"]) == 0
-    assert "1 runs; 1 not finished, damaged or copies" in capsys.readouterr().out
+    assert "1 run; 1 not finished, damaged or copies" in capsys.readouterr().out
     assert "finished after 1 of 1 rounds: no client was scored" in Path("reports/comparison/runs.md").read_text()
 
 
