@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,8 +76,29 @@ def read_option(file: Path) -> dict[str, Any]:
 
 
 def yaml_of(text: str | IO[str]) -> Any:
-    """Parse YAML as Hydra does: 1e-3 is a number, and a duplicate key is an error. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=get_yaml_loader())
+    """Parse YAML as Hydra does: 1e-3 is a number, and a duplicate key is an error. Raises yaml.YAMLError.
+
+    Keys are also duplicates where they are written otherwise: 1 and 1.0 would be one entry, and 1 and "1" one name.
+    """
+    return yaml.load(text, Loader=_yaml_loader())
+
+
+@cache
+def _yaml_loader() -> Any:
+    class Loader(get_yaml_loader()):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            seen: dict[Any, str] = {}
+            for key_node, _ in node.value:
+                if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                    key, written = self.construct_object(key_node), key_node.value
+                    before = seen.get(key, seen.get(str(key)))
+                    if before is not None:
+                        said = f"found duplicate key {written}" + f", the same as {before}" * (before != written)
+                        raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
+                    seen |= {key: written, str(key): written}
+            return super().construct_mapping(node, deep=deep)
+
+    return Loader
 
 
 @contextmanager

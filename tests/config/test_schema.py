@@ -340,6 +340,12 @@ def test_an_option_of_ones_own_is_read_as_hydra_reads_it(tmp_path: Path) -> None
     file.write_text("rate: 0.1\nrate: 0.2\n")
     with pytest.raises(UserError, match="found duplicate key rate"):
         read_option(file)
+    for one, other in (("1", "1.0"), ("0.1", "0.10"), ("0.1", "'0.1'"), ("true", "1")):
+        file.write_text(f"{one}: a\n{other}: b\n")
+        with pytest.raises(UserError, match=f"{file}, line 2, .*found duplicate key"):
+            read_option(file)
+    file.write_text("a: &a {b: 1}\nc: {<<: *a, b: 2}\n1: d\n2: e\n")
+    assert read_option(file) == {"a": {"b": 1}, "c": {"b": 2}, 1: "d", 2: "e"}
 
 
 def test_a_notebook_refuses_what_only_a_sweep_can_do_and_folders_that_are_not_there(tmp_path: Path) -> None:

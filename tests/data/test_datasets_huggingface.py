@@ -178,6 +178,11 @@ def test_what_is_wrong_is_said(tmp_path):
     unlabelled = femnist(range(4)).remove_columns("character").add_column("character", [0, -1, 1, 2])
     unlabelled.cast_column("character", FEMNIST["character"]).save_to_disk(str(tmp_path / "unlabelled"))
     refused("row 1 has no class (-1)", tmp_path, tmp_path / "unlabelled")
+    hidden = femnist(range(8)).remove_columns("character").add_column("character", [0, 1, 1, 0, 1, 0, 0, 1])
+    parts = {"train": hidden, "test": hidden.remove_columns("character").add_column("character", [-1] * 8)}
+    DatasetDict(parts).save_to_disk(str(tmp_path / "hidden"))
+    said = "every row of the split 'test' has -1, which stands for no class"
+    refused(said, tmp_path, tmp_path / "hidden", test="test", label="character")
     gaps = news(6).remove_columns("source").add_column("source", ["a", None, "b", "a", "b", "a"])
     gaps.save_to_disk(str(tmp_path / "gaps"))
     refused("column 'source' is empty in row 1 of the split 'train'", tmp_path, tmp_path / "gaps", label="topic",

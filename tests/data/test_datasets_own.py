@@ -59,6 +59,25 @@ def test_a_folder_with_train_and_test(tmp_path):
         from_yaml("folder", tmp_path, path=str(top))
 
 
+def test_a_class_without_images_is_refused_and_a_third_folder_is_not_read(tmp_path, caplog):
+    top = fill(tmp_path / "mine", {"a": 3, "b": 2, "c/batch1": 2})
+    with pytest.raises(UserError, match=r"no images in .*/mine/c\..*; folders inside a class are not read\.$"):
+        from_yaml("folder", tmp_path, path=str(top))
+    for split in ("Train", "Test"):
+        fill(tmp_path / "upper" / split, {"a": 2, "b": 2})
+    with pytest.raises(UserError, match=r"The folders of the splits are called train and test\.$"):
+        from_yaml("folder", tmp_path, path=str(tmp_path / "upper"))
+    for split in ("train", "val", "test"):
+        fill(tmp_path / "three" / split, {"a": 2, "b": 2})
+    warn_once.cache_clear()
+    assert from_yaml("folder", tmp_path, path=str(tmp_path / "three")).train == 4
+    assert f"{tmp_path / 'three/val'} is not read: only train/ and test/ are" in caplog.text
+    # The training split has no row of it
+    fill(tmp_path / "few/train", {"a": 2, "b": 2})
+    fill(tmp_path / "few/test", {"a": 2})
+    assert from_yaml("folder", tmp_path, path=str(tmp_path / "few")).y.tolist() == [0, 0, 1, 1, 0, 0]
+
+
 def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     top = fill(tmp_path / "mine", {"a": 2, "b": 1})
     with pytest.raises(UserError, match=r"dataset=folder reads data of your own: .*dataset.path=FOLDER"):
@@ -187,6 +206,7 @@ CUTS = {"train": slice(0, 4), "test": slice(4, None)}
         ({"group": np.array([0, 1, np.nan, 0, 0, 0, 0])}, "group is NaN in row 2"),
         ({"group": np.zeros(5)}, r"group has shape \(5,\), and there are 7 rows"),
         ({"X_test": np.zeros(2), "x_test": None, "y_test": None}, "array X_test would not .* mean 'x_test'"),
+        ({"train_x": np.zeros(5), "x_train": None}, "array train_x would not be read. Did you mean 'x_train'"),
         ({"groups": np.zeros(7)}, "groups would not be read. Did you mean 'group'"),
         ({"y_train": np.array([0, 1, 2, 3, None], dtype=object)}, "cannot be read as a .npz file of numbers"),
     ],
@@ -249,6 +269,23 @@ def test_a_table(tmp_path):
     assert from_yaml("csv", path=table(tmp_path, numbers), label="kind", client="site").owners == ("9", "10")
 
 
+@pytest.mark.parametrize(
+    ("written", "owners", "owner"),
+    [
+        (("1", "01", "2", "1"), ("01", "1", "2"), [1, 0, 2, 1]),
+        (("1.0", "1", "2", "2"), ("1", "1.0", "2"), [1, 0, 2, 2]),
+        (("NA", "US", "None", "nan"), ("NA", "None", "US", "nan"), [0, 2, 1, 3]),
+        ((" 10", "9", "10", "9 "), ("9", "10"), [1, 0, 1, 0]),
+        (("True", "False", "True", "False"), ("False", "True"), [1, 0, 1, 0]),
+    ],
+)
+def test_clients_and_classes_have_the_names_that_are_written(tmp_path, written, owners, owner):
+    lines = [f"{k},{name},{name}" for k, name in enumerate(written)]
+    data = from_yaml("csv", path=table(tmp_path, "\n".join(["a,who,kind", *lines])), label="kind", client="who")
+    assert (data.owners, data.owner.tolist(), data.y.tolist()) == (owners, owner, owner)
+    assert data.classes == len(owners)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("text", "options", "words"),
@@ -265,12 +302,12 @@ def test_a_table(tmp_path):
             "age,name,home town,y\n1,ann,ulm,0\n2,bob,bonn,1\n",
             {"label": "y"},
             r"'name' is not numeric in line 2 \('ann'\), nor 'home town' in line 2 \('ulm'\)\. .*"
-            r"'dataset\.drop=\[name,home town\]'",
+            r"""'dataset\.drop=\[name,"home town"\]'""",
         ),
         (
             "a,b,c,y\n1,,2,0\n,,3,1\n4,5,6,0\n",
             {"label": "y"},
-            r"'a' has no finite number in line 3, nor 'b' in line 2 \(2 lines in all\)\..* dataset\.drop=\[a,b\]",
+            r"'a' has no finite number in line 3, nor 'b' in line 2 \(2 lines in all\)\..* 'dataset\.drop=\[a,b\]'",
         ),
         (TABLE, {"label": "kind", "drop": ["sit"]}, "dataset.drop has 'sit', which is not in the table. Did .*'site'"),
         (TABLE, {"label": "kind", "drop": ["kind"]}, "dataset.drop has 'kind', which is dataset.label"),
@@ -280,6 +317,13 @@ def test_a_table(tmp_path):
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),
         ("a,b\n1,2\n3,2\n", {"label": "b"}, "one value only, 2"),
+        ("a,b\n1,0\n2,1\n3,nan\n", {"label": "b"}, "'b' is empty in line 4"),
+        ("a,b,c\n1,0,2\n2,1\n3,1,1\n", {"label": "c"}, "'c' is empty in line 3"),
+        (
+            "height (cm),y\ntall,0\nsmall,1\n",
+            {"label": "y"},
+            r"""out by 'dataset\.drop=\["height \(cm\)"\]'\. The column""",
+        ),
         ("a,b\n", {"label": "b"}, "0 rows and 2 columns"),
         ("", {"label": "b"}, "cannot be read as csv"),
         ("a,b\n1,2\n3,4,5\n", {"label": "b"}, "cannot be read as csv"),
@@ -440,7 +484,7 @@ def test_a_column_has_one_type_in_a_large_table(tmp_path: Path) -> None:
     """pandas reads large files in parts: most client ids are digits, and one near the end has letters."""
     lines = [f"{k % 50},0.5,{k % 3}" for k in range(300_000)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,a,label", *lines, "B12,0.5,1"]) + "\n")
-    assert _table(tmp_path / "rows.csv")["client"].map(type).unique().tolist() == [str]
+    assert _table(tmp_path / "rows.csv", ["label", "client"])["client"].map(type).unique().tolist() == [str]
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("I;16", np.uint16), ("F", np.float32)])

@@ -12,6 +12,7 @@ from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import Content, content, pack
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 
 def load(
@@ -37,6 +38,8 @@ def load(
     folder = own_path(name, path, folder=True)
     split = _has_split(folder)
     top = folder / "train" if split else folder
+    if split and (unread := sorted({*images.subfolders(folder)} - {"train", "test"})):
+        warn_once(__name__, f"dataset.path: {folder / unread[0]} is not read: only train/ and test/ are")
     classes = images.subfolders(top)
     if len(classes) < 2:
         raise UserError(
@@ -73,15 +76,17 @@ def _read(name: str, tops: list[Path], classes: list[str], size: int | None, cha
         strange = sorted(set(images.subfolders(top)) - set(classes))
         if strange:
             raise UserError(f"dataset.path: {top} has a class '{strange[0]}', of which {tops[0]} has no folder.")
-        before = len(found)
-        found += [
-            (file, k) for k, one in enumerate(classes) if (top / one).is_dir() for file in images.files_of(top / one)
-        ]
-        if len(found) == before:
+        by_class = [images.files_of(top / one) if (top / one).is_dir() else [] for one in classes]
+        empty = [one for one, files in zip(classes, by_class, strict=True) if not files]
+        if len(empty) == len(classes) or (top == tops[0] and empty):
+            where = f"the folders of {top}" if len(empty) == len(classes) else f"{top / empty[0]}"
             kinds = ", ".join(sorted(images.SUFFIXES))
+            splits = {one.lower() for one in classes} >= {"train", "test"}
             raise UserError(
-                f"dataset.path: there are no images in the folders of {top}. Files that count end in {kinds}."
+                f"dataset.path: there are no images in {where}. Files that count end in {kinds}; folders inside a "
+                f"class are not read.{' The folders of the splits are called train and test.' * splits}"
             )
+        found += [(file, k) for k, files in enumerate(by_class) for file in files]
         train = train or len(found)
     every = ((str(file), file.read_bytes()) for file, _ in found)
     x = images.read(every, len(found), name, channels, size)

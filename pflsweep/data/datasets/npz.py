@@ -1,6 +1,7 @@
 """The user's own arrays, in a .npz file: x_train, y_train, and optionally x_test, y_test and group."""
 
 import logging
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -85,7 +86,10 @@ def _check_names(file: Path, names: Sequence[str]) -> None:
     """Raise UserError on a misspelt array: without it the file would have no test split, or no clients of its own."""
     missing = [name for name in NAMES if name not in names]
     for name in names:
-        if name not in NAMES and (guess := nearest(name.lower(), missing)):
+        if name in NAMES:
+            continue
+        word = re.sub(r"^(train|test)_?([xy])$", r"\2_\1", name.lower())
+        if guess := nearest(word, missing):
             raise UserError(f"{file}: its array {name} would not be read.{guess} It should have {KEYS}.")
 
 

@@ -1,5 +1,6 @@
 """The user's own table: a csv file with a header, numeric features, a label, and optionally a client."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.once import warn_once
 
 FAR = 10.0  # a column is warned about if its mean is this far from 0, or its standard deviation above this
+PLAIN = re.compile(r"[A-Za-z_][\w.-]*")  # a name that is itself in an override's list
 NAMED = 3  # columns that such a warning names
+GAPS = {"", "nan", "na", "n/a", "<na>", "null", "none"}  # in a column of numbers; elsewhere all but "" are names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,14 +49,14 @@ def load(
             "these at [0.0] and [1.0], or set standardise to false."
         )
     file = own_path(name, path, folder=False)
-    table = _table(file)
-    columns = list(table.columns)
+    named = "dataset.client" if owner_column is None else "partition.column"
     if client is not None and owner_column not in (None, client):
         raise UserError(
             f"dataset.client is '{client}' and partition.column '{owner_column}': a row has one client. Leave one out."
         )
-    named = "dataset.client" if owner_column is None else "partition.column"
     client = client if owner_column is None else owner_column
+    table = _table(file, [label, client])
+    columns = list(table.columns)
     for option, column in (("dataset.label", label), (named, client)):
         if column not in columns and (option == "dataset.label" or column is not None):
             wrong = f"'{column}': {file} has no such column.{nearest(str(column), columns)}" if column else "not set."
@@ -94,20 +97,22 @@ def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
         )
 
 
-def _table(file: Path) -> "pd.DataFrame":
+def _table(file: Path, texts: Sequence[str | None]) -> "pd.DataFrame":
+    """Return the table in a file. texts: columns of names, which stay as written: 01 is not 1, nor NA a gap."""
     import pandas as pd
 
     try:
         # with two rows, pandas refuses fields without a column name, which in the second call would shift all others
-        header = pd.read_csv(file, header=None, nrows=2).iloc[0]
+        header = pd.read_csv(file, header=None, nrows=2, dtype=str, keep_default_na=False).iloc[0]
         # with low_memory, pandas infers types part by part, and a column could have two of them
         table = pd.read_csv(file, low_memory=False)
+        written = pd.read_csv(file, usecols=[c for c in table if c in texts], dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:  # pandas' parsing and decoding errors are ValueErrors
         why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error
-    if header.isna().any():
+    if header.eq("").any():
         raise UserError(
-            f"{file}: column {int(header.isna().argmax()) + 1} has no name in the header. Name it, or drop it: "
+            f"{file}: column {int(header.eq('').argmax()) + 1} has no name in the header. Name it, or drop it: "
             "pandas writes its index so, unless to_csv is given index=False."
         )
     if header.duplicated().any():  # pandas would rename the second column
@@ -120,6 +125,8 @@ def _table(file: Path) -> "pd.DataFrame":
             f"{file} has {len(table)} rows and {len(table.columns)} columns: a label and a feature are needed, "
             "and commas between the fields of a line."
         )
+    for column in written:
+        table[column] = written[column].fillna("").str.strip()  # NaN where a line ends before
     return table.rename(columns=str)
 
 
@@ -162,8 +169,9 @@ def _listed(columns: Mapping[Any, str], wrong: str) -> str:
 
 def _dropping(columns: Iterable[Any]) -> str:
     """Return the override that leaves columns out, as a shell takes it."""
-    override = f"dataset.drop=[{','.join(columns)}]"
-    return shlex.quote(override) if " " in override else override
+    escaped = (column.replace("\\", "\\\\").replace('"', '\\"') for column in columns)
+    names = (name if PLAIN.fullmatch(name) else f'"{name}"' for name in escaped)
+    return shlex.quote(f"dataset.drop=[{','.join(names)}]")
 
 
 def _warn_if_far(file: Path, features: Sequence[str], x: np.ndarray) -> None:
@@ -183,9 +191,20 @@ def _warn_if_far(file: Path, features: Sequence[str], x: np.ndarray) -> None:
 
 
 def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
-    """Return the sorted values of a column, and for each row the index of its value."""
-    values = table[column]
-    if values.isna().any():
-        raise UserError(f"{file}: column '{column}' is empty in line {int(values.isna().argmax()) + 2}.")
-    names, codes = np.unique(values.to_numpy(), return_inverse=True)
+    """Return the sorted values of a column of names, and for each row the index of its value.
+
+    Numbers are sorted by size, unless two are the same number. Among numbers a word such as nan is a gap.
+    """
+    import pandas as pd
+
+    texts = table[column]
+    names, codes = np.unique(texts.to_numpy(), return_inverse=True)
+    numbers = pd.to_numeric(pd.Series(names), errors="coerce").to_numpy()
+    words = {name.casefold() for name in names[np.isnan(numbers)]}
+    gaps = words if words <= GAPS and len(words) < len(names) else {""}
+    if (lacking := texts.str.casefold().isin(gaps)).any():
+        raise UserError(f"{file}: column '{column}' is empty in line {int(lacking.argmax()) + 2}.")
+    if not words and len(np.unique(numbers)) == len(numbers):
+        order = np.argsort(numbers, kind="stable")
+        names, codes = names[order], np.argsort(order)[codes]
     return [str(one) for one in names], codes
