@@ -23,9 +23,10 @@ def check(config: Config) -> None:
     """Raise UserError on the first key that is unknown, missing, of a wrong type or out of range."""
     given, allowed = flat(config.values), flat(config.reference)
     known = {**allowed, **options.rules()}
+    stray = [key for key in given if key not in known and not under(key, DESCRIBED)]
+    if stray:
+        raise UserError(_stray(config, stray, [key for key in allowed if not key.endswith("._target_")]))
     for key in given:
-        if key not in known and not under(key, DESCRIBED):
-            raise UserError(unknown_key(key, list(allowed)))
         if given[key] == "???":
             raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
     for key, rule in _rules(config):
@@ -45,6 +46,21 @@ def check(config: Config) -> None:
     for group in DESCRIBED:
         if group == "algorithm" or config.chooses(group):
             _check_described(config.node(group))
+
+
+def _stray(config: Config, stray: list[str], allowed: list[str]) -> str:
+    """Return the message for keys that no chosen option has. allowed: those that there are.
+
+    Hydra refuses such a key unless it is added by `+`, or by a setting that is for another option.
+    """
+    said = unknown_key(stray[0], allowed)
+    if (group := stray[0].partition(".")[0]) not in BUILT:
+        return said
+    away = " ".join(f"~{key}" for key in stray if under(key, (group,)))
+    return (
+        f"{said} Where +setting=NAME has it for another {group} than {config.choices[group]}, take away what is not "
+        f"for this one: {away}."
+    )
 
 
 def typed(config: Config) -> Config:

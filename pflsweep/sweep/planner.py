@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.config.compose import Config, is_of_sweep
 from pflsweep.config.fields import require
 from pflsweep.config.hydra_errors import hydra_errors, unknown_key
-from pflsweep.config.identity import RUNTIME, method_name, raised
+from pflsweep.config.identity import RUNTIME, effective, method_name, raised
 from pflsweep.config.keys import PLUGS, key_of, under
 from pflsweep.config.options import rules
 from pflsweep.config.schema import check
@@ -36,7 +36,7 @@ from pflsweep.trial.metadata import described, numerics, own_code_hashes
 from pflsweep.util.errors import UserError, nearest
 
 # Of the keys that are no part of a trial's identity, those that choose data, which are
-OF_DATA = ("data.root", "dataset.path")
+OF_DATA = ("data.root", "dataset.path", "partition.path")
 # A line of progress for so many cells of a table, which are composed in some ten seconds
 REPORTED = 100
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
@@ -72,6 +72,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         table = select(read_table_as(command.sweep, command.scale, command.reading), command.only)
         search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
+    _check_has_effect(words, groups)
     config_seed = groups[0].config.seed
     seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
@@ -357,6 +358,17 @@ def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
         *own,
         *filter(None, checksums),
     ]
+
+
+def _check_has_effect(words: SortedOverrides, groups: Sequence[Group]) -> None:
+    """Raise UserError if a key that is swept or searched has no effect beside the others: all values are one trial."""
+    tried = {key for key, values in words.axes.items() if len(values) > 1}.union(*(group.space for group in groups))
+    for key in sorted(tried.difference(OF_DATA)):
+        if not any(key in group.config.flat and key in effective(group.config.flat) for group in groups):
+            raise UserError(
+                f"{key} has several values, and no effect beside the other keys of these trials: all of them are the "
+                "same trial. Give it one value, or set the key on which it depends (docs/keys.md)."
+            )
 
 
 def _check_all(plan: Plan) -> None:
