@@ -53,9 +53,11 @@ def standard_error(std: float, n: int, other_std: float, other_n: int) -> float:
 
 def over_clients(values: ArrayLike) -> Interval:
     """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are. Without
-    a number all three are NaN.
+    a number all three are NaN, and of a single client the bounds.
     """
     x, kind = _without_nan(values), f"{CONFIDENCE:.0%} CI over clients"
+    if len(x) == 1:
+        return Interval(float(x[0]), math.nan, math.nan, "no interval of one client")
     if not len(x):
         return Interval(math.nan, math.nan, math.nan, kind)
     draws, means = np.random.default_rng(0), np.empty(RESAMPLES)

@@ -1,7 +1,7 @@
 """A setting as tables of text: what stands in the report, on the terminal and in MLflow."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -216,7 +216,7 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, str]]:
     heading = next(iter(kinds)) if len(kinds) == 1 else "interval"
     named = len(kinds) > 1
     return [
-        (heading, f"[{percent(ci.low)}, {percent(ci.high)}]{f' {ci.kind}' if named else ''}")
+        (heading, " ".join([_bounds(ci, percent) or NONE, *([ci.kind] if named else [])]))
         for ci in (row.interval for row in rows)
     ]
 
@@ -231,8 +231,12 @@ def _gain(row: Row, baseline: Row | None) -> Interval | str:
 
 
 def _signed(ci: Interval, named: bool) -> str:
-    text = f"{points(ci.mean)} [{points(ci.low)}, {points(ci.high)}]"
-    return f"{text} {ci.kind}" if named else text
+    return " ".join(filter(None, [points(ci.mean), _bounds(ci, points), ci.kind if named else ""]))
+
+
+def _bounds(ci: Interval, shown: Callable[[float], str]) -> str:
+    """Return the bounds of an interval; "" where it has none. shown: a number as text."""
+    return "" if math.isnan(ci.low) else f"[{shown(ci.low)}, {shown(ci.high)}]"
 
 
 def points(value: float) -> str:

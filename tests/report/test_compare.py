@@ -393,6 +393,15 @@ def test_rounds_to_a_target_count_the_seeds_that_never_reach_it(tmp_path):
     assert row["seeds_reaching_95%"] == 0
 
 
+def test_a_federation_of_one_client_has_no_interval(tmp_path):
+    one = {"partition__clients": 1}
+    runs = [finished(tmp_path, name, [correct], **one) for name, correct in (("local", 5), ("fedavg", 6))]
+    (setting,) = settings(runs)
+    table = accuracy(setting, setting.rows[0])
+    assert list(table["no interval of one client"]) == ["-", "-"]
+    assert list(table["minus local [no interval of one client]"]) == ["-", "+10.00"]
+
+
 def test_what_a_run_took(tmp_path):
     record = finished(tmp_path, "fedavg", [2, 4, 6, 8])
     (line,) = cost(settings([record])[0]).to_dict("records")

@@ -29,6 +29,12 @@ def test_bootstrap_of_two_clients_by_hand():
     assert over_clients([0.0, 1.0])[:3] == (0.5, 0.0, 1.0)
 
 
+def test_one_client_has_no_interval():
+    assert over_clients([0.7])[0] == 0.7
+    assert np.isnan(over_clients([0.7])[1:3]).all()
+    assert over_clients([0.7]).kind == "no interval of one client"
+
+
 def test_bootstrap_is_close_to_the_normal_interval_and_repeats_itself(monkeypatch):
     x = np.random.default_rng(1).normal(0.5, 0.1, 400)
     found = over_clients(x)

@@ -214,7 +214,7 @@ class Comparison:
         metric = self.layout.metrics[line.metric]
         factor = _factor(metric, line)
         if metric.relative:
-            return self._relative(self._plain(metric, line, line.method), metric, line)
+            return self._relative(metric, line)
         own = self._gain(metric, line) if metric.minus else self._plain(metric, line, line.method)
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
@@ -234,18 +234,25 @@ class Comparison:
 
     def _gain(self, metric: Metric, line: Printed) -> Value:
         """Return how far a row is above the row without the suffix of its name, over the seeds that both have."""
-        own, other = (self._by_seed(metric, line, m) for m in (line.method, line.method.removesuffix(metric.minus)))
-        seeds = [seed for seed in own if seed in other]
-        mine, theirs = (metrics.mean_over_seeds([by[seed] for seed in seeds]).mean for by in (own, other))
-        return Value(mine - theirs, None, len(seeds))
+        mine, theirs, seeds = self._both(metric, line, line.method.removesuffix(metric.minus))
+        return Value(mine - theirs, None, seeds)
 
-    def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
-        """Return a number relative to another row's, or that of the column's slowest row relative to it, where every
-        row has its number.
+    def _both(self, metric: Metric, line: Printed, other: str) -> tuple[float, float, int]:
+        """Return the means of a row and of another one over the seeds that both have, and how many these are."""
+        pair = [self._by_seed(metric, line, method) for method in (line.method, other)]
+        seeds = [seed for seed in pair[0] if seed in pair[1]]
+        mine, theirs = (metrics.mean_over_seeds([by_seed[seed] for seed in seeds]).mean for by_seed in pair)
+        return mine, theirs, len(seeds)
+
+    def _relative(self, metric: Metric, line: Printed) -> Value:
+        """Return a number relative to another row's, over the seeds that both have, or that of the column's slowest row
+        relative to it, where every row has its number.
         """
         factor = metric.times * (100 if line.unit == "percent" else 1)
         if metric.relative != "slowest":
-            return Value(factor * _ratio(own.mean, self._plain(metric, line, metric.relative).mean), None, own.n)
+            mine, theirs, seeds = self._both(metric, line, metric.relative)
+            return Value(factor * _ratio(mine, theirs), None, seeds)
+        own = self._plain(metric, line, line.method)
         numbers = [self._plain(metric, line, row.method).mean for row in self._rivals(line)]
         there = [number for number in numbers if math.isfinite(number)]
         slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
@@ -310,8 +317,10 @@ class Comparison:
             if found[places[0]].metric.best != "none":
                 sign = -1 if found[places[0]].metric.best == "low" else 1
                 known = [p for p in places if not math.isnan(found[p].value.mean)]
-                # Infinite: a goal that is never reached, which is a result, but not one that may be marked
-                there = {p: found[p] for p in known if math.isfinite(found[p].value.mean)}
+                # Infinite: a goal that is never reached, which is a result, but not one that may be marked; relative to
+                # the slowest row that is 0
+                never = 0.0 if found[places[0]].metric.relative == "slowest" else math.inf
+                there = {p: found[p] for p in known if abs(found[p].value.mean) not in (math.inf, never)}
                 shown = {p: sign * rounded(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
                 enough = len(known) > (1 if len(known) == len(places) else 2)  # of the first two rows one says nothing
@@ -365,7 +374,10 @@ class Comparison:
         for column, cell in self.by_column():
             options = self._options(cell.metric, cell.trials.method)
             elsewhere = (
-                cell.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take", "by"}
+                cell.metric.minus
+                or cell.metric.relative
+                or options.get("target", "own") != "own"
+                or options.keys() & {"group", "take", "by"}
             )
             if cell.has_number and cell.metric.quantity == "accuracy" and not elsewhere:
                 view = self.layout.view(cell.metric, cell.trials.method)

@@ -6,6 +6,7 @@ new table needs those and no code.
 """
 
 import re
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -123,13 +124,23 @@ class Layout(NamedTuple):
         return next(found, place)
 
 
+def of_paper(paper: str) -> list[Layout]:
+    """Return the layouts of a paper's tables that can be read. What is wrong with another its own report says."""
+    found = []
+    for name in names():
+        if name.partition("/")[0] == paper:
+            with suppress(UserError):
+                found.append(read(name))
+    return found
+
+
 def with_own(layout: Layout, cells: list[tuple[str, str]]) -> Layout:
     """Return a layout with a row at the end for each method that a sweep of one's own adds to a printed table or a
     leaderboard, in the columns whose settings it is in. cells: setting and method of all that the table's sweeps have.
     """
     if not layout.in_print and layout.page != LEADERBOARD:
         return layout
-    every = [read(name) for name in names() if name.partition("/")[0] == layout.paper]
+    every = of_paper(layout.paper)
     known = {line.method for each in (layout, *every) if each is layout or each.in_print for line in each.printed}
     lines, row = list(layout.printed), max(layout.rows)
     for method in dict.fromkeys(method for _, method in cells if method not in known):
@@ -343,13 +354,11 @@ def statistic_of(
 def printed_statistics(paper: str) -> list[Statistic]:
     """Return all that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
     cells = []
-    for name in names():
-        if name.partition("/")[0] == paper:
-            layout = read(name)
-            for line in layout.printed:
-                if line.value is not None:
-                    cells.append(statistic_of(layout, line, line.value, line.std, line.best, line.noise))
-            cells += heads(layout)
+    for layout in of_paper(paper):
+        for line in layout.printed:
+            if line.value is not None:
+                cells.append(statistic_of(layout, line, line.value, line.std, line.best, line.noise))
+        cells += heads(layout)
     return cells
 
 

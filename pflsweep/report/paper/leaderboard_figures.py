@@ -57,8 +57,10 @@ def ranks(comparison: Comparison) -> Iterator[Picture]:
         axes.xaxis.label.set_size(8.5)
         axes.xaxis.set_major_locator(figures.integer_ticks())
         axes.grid(False, axis="y")
-    also = ", and the critical difference" if board.ranking.differ else ""
-    yield Picture("ranks", f"mean ranks of the best methods and of the references{also}", made)
+    methods = {line.row: line.method for line in comparison.layout.printed}
+    also = " and of the references" if any(methods[row] in REFERENCES for row in rows) else ""
+    also += ", and the critical difference" if board.ranking.differ else ""
+    yield Picture("ranks", f"mean ranks of the best methods{also}", made)
 
 
 def _shown(comparison: Comparison, ordered: list[int]) -> list[int]:
@@ -86,7 +88,7 @@ def budget(comparison: Comparison) -> Iterator[Picture]:
             axes.plot(points, curve, marker="o", markersize=3, gid=f"budget {label}", **look)
             ends.append(EndLabel(f"{label}  {curve[-1]:.1f}%", len(curve), curve[-1], look["color"]))
         axes.set(
-            title=f"{len(looks)} of {len(curves)} methods: the best mean ranks, Local and FedAvg\n{orange}",
+            title=f"{len(looks)} of {len(curves)} methods by mean rank: {lines.drawn_in_words([looks])}\n{orange}",
             xlabel="points of the search",
             ylabel="mean accuracy over columns (%)",
         )

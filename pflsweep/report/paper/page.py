@@ -125,7 +125,8 @@ def _slowest(comparison: Comparison) -> Iterator[str]:
         printed = [(cell.line.label, cell.line.value) for cell in there if cell.line.value is not None]
         if arrived:
             ours, theirs = _lowest(arrived), _lowest(printed)
-            yield f"{title(column)}: ours over {ours}, the slowest that gets there; the paper's over {theirs}."
+            paper = f"; the paper's over {theirs}" if theirs else ""
+            yield f"{title(column)}: ours over {ours}, the slowest that gets there{paper}."
 
 
 def _lowest(numbers: list[tuple[str, float]]) -> str:
@@ -232,12 +233,13 @@ def _paired(comparison: Comparison) -> dict[str, Any]:
     for pair in comparison.paired() if comparison.layout.own else ():
         gain = pair.gain
         mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
-        shown = f"{mean} [{low}, {high}] {gain.kind}, p {', '.join(map(_p, pair.p))}"
+        span = f"{gain.kind}" if math.isnan(gain.low) else f"[{low}, {high}] {gain.kind}"
+        shown = f"{mean} {span}, p {', '.join(map(_p, pair.p))}"
         by_row[comparison.layout.labels[pair.method]][pair.column] = shown
     if not by_row:
         return {}
     columns = sorted({column for row in by_row.values() for column in row})
-    own = comparison.layout.labels.get(comparison.layout.own)
+    own = comparison.layout.labels.get(comparison.layout.own, comparison.layout.own)
     return {
         "heads": [f"{own} minus", *(title(comparison.layout.columns[at]) for at in columns)],
         "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],

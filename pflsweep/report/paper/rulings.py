@@ -97,7 +97,7 @@ def _check_print(claim: dict[str, Any], printed: list[Statistic]) -> None:
 @cache
 def _known(paper: str) -> dict[str, list[str]]:
     """Return the values of each key of a claim that some table of a paper has."""
-    tables = [layout.read(name) for name in layout.names() if name.partition("/")[0] == paper]
+    tables = layout.of_paper(paper)
     numbers = [each for table in tables for each in (*table.printed, *layout.heads(table))]
     return {key: sorted({getattr(each, key) for each in numbers}) for key in claims.KEYS[1:]}
 
@@ -129,5 +129,4 @@ def others_needed(table: Layout) -> list[str]:
     """Return the paper's other tables that claims about this one look at."""
     printed = layout.printed_statistics(table.paper)
     seen = {key[0] for claim in _about_runs(table) for key in claims.needed_cells(claim, printed)}
-    same = [name for name in layout.names() if name.partition("/")[0] == table.paper and name != table.name]
-    return [name for name in same if layout.read(name).table in seen]
+    return [other.name for other in layout.of_paper(table.paper) if other.name != table.name and other.table in seen]

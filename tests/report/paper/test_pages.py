@@ -355,6 +355,57 @@ def test_the_least_client_is_not_tested_client_by_client(tmp_path: Path, monkeyp
     assert [of.layout.columns[pair.column].metric for pair in of.paired()] == ["acc"]
 
 
+def test_a_number_relative_to_another_row_is_over_the_seeds_that_both_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local 20 and 40%, FedAvg 40 and 60%: over seed 0 alone the ratio is 2. It is no accuracy of other rows."""
+    own_table(tmp_path, "{acc: {quantity: accuracy}, ratio: {quantity: accuracy, relative: local, unit: fraction}}")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0, 1))
+    sweep.add("digits/here", "local", {0: [2] * 4})
+    sweep.add("digits/here", "fedavg", {0: [4] * 4, 1: [6] * 4})
+    sweep.write()
+    of = reproduced(sweep.runs, "mine/table1")
+    (ratio,) = [m for m in of.cells.values() if (m.line.method, m.line.metric) == ("fedavg", "ratio")]
+    assert ratio.value == (pytest.approx(2.0), None, 1)
+    assert {cell.line.metric for _, cell, _ in of.by_samples()} == {"acc"}
+
+
+def test_what_never_reaches_a_goal_is_not_second_and_an_own_table_has_no_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_table(tmp_path, "{speedup: {quantity: rounds_to, goal: 0.7, relative: slowest}}")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
+    for method, correct in (("local", 8), ("fedavg", 5)):
+        sweep.add("digits/here", method, {0: [correct] * 4})
+    sweep.write()
+    cells = {cell.line.method: cell for cell in reproduced(sweep.runs, "mine/table1").cells.values()}
+    assert (cells["fedavg"].value.mean, cells["fedavg"].rank, cells["local"].rank) == (0.0, 0, 1)
+    assert main(["mine/table1", "--scale", "small"]) == 0
+    text = Path("reports/mine/table1/README.md").read_text()
+    assert "ours over L, the slowest that gets there.\n" in text
+    assert "What differs from the paper" not in text
+
+
+def test_the_method_that_others_are_compared_with_may_be_no_row_and_a_faulty_layout_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    own_table(tmp_path, "{acc: {quantity: accuracy}}", "own: fedprox\n")
+    sweep_file = tmp_path / "sweeps/mine/table1.yaml"
+    sweep_file.write_text(sweep_file.read_text().replace("{fedavg:", "{fedprox: algorithm=fedprox, fedavg:"))
+    (tmp_path / "reports/layouts/mine/table2.yaml").write_text("title: 3\n")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
+    for method, correct in (("fedprox", [4, 6, 8, 8]), ("fedavg", [1, 2, 3, 4]), ("local", [2, 2, 3, 4])):
+        sweep.add("digits/here", method, {0: correct})
+    sweep.write()
+    main(["mine/table1", "--scale", "small"])
+    text = Path("reports/mine/table1/README.md").read_text()
+    assert "fedprox minus" in text
+    assert "None minus" not in text
+
+
 def own_table(folder: Path, metrics: str, more: str = "") -> None:
     """Write a sweep of two methods in one setting, and the layout of a table that is not published."""
     for name, text in {
