@@ -50,7 +50,7 @@ def _caption(settings: Sequence[Setting], bases: Sequence[Row | None]) -> list[s
     rows = [row for setting in settings for row in setting.rows]
     counts = sorted({len(row.records) for row in rows}) or [0]
     seeds = "one seed" if counts == [1] else f"{' to '.join(map(str, (counts[0], counts[-1])[: len(counts)]))} seeds"
-    uneven = ", ".join(f"{row.label} {len(row.records)}" for row in rows) if len(counts) > 1 else ""
+    uneven = [_seeds(setting, len(settings) > 1) for setting in settings] if tables.differ_in_seeds(rows) else []
     judged = " or ".join(dict.fromkeys(scored_on(record.config) for row in rows for record in row.records))
     names = " or ".join(dict.fromkeys(base.label for base in bases if base))
     over = r"$\pm$: the standard deviation over seeds (n - 1 in the denominator)"
@@ -59,10 +59,18 @@ def _caption(settings: Sequence[Setting], bases: Sequence[Row | None]) -> list[s
         f"Caption: Mean accuracy (\\%) of clients' personalised models on {judged} after the last round, each client "
         f"counting the same; {seeds}; {deviation}. Gain: mean difference to {names} in points, client by client "
         "under the same seed.",
-        *([f"Seeds of each row: {uneven}."] if uneven else []),
+        *([f"Seeds of each row: {'. '.join(uneven)}."] if uneven else []),
         RULE,
         r"Needs \usepackage{booktabs}.",
     ]
+
+
+def _seeds(setting: Setting, named: bool) -> str:
+    """Return the seeds of a setting's rows, of each where they differ. named: with the setting's name."""
+    seeds = {row.label: ", ".join(map(str, row.accuracies)) for row in setting.rows}
+    apart = tables.differ_in_seeds(setting.rows)
+    shown = "; ".join(f"{label} {which}" for label, which in seeds.items()) if apart else next(iter(seeds.values()))
+    return f"{setting.name}: {shown}" if named else shown
 
 
 def _column(setting: Setting, base: Row | None) -> dict[str, tuple[str, str]]:

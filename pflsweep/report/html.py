@@ -45,7 +45,9 @@ def page(text: str, folder: Path, site: SitePage | None = None) -> str:
     for kind in ("html_inline", "html_block"):
         reader.add_render_rule(kind, _marks)
     parts = reader.parse(text)
-    title = next((parts[k + 1].content for k, part in enumerate(parts) if part.type == "heading_open"), "report")
+    heads = (parts[k + 1].children or [] for k, part in enumerate(parts) if part.type == "heading_open")
+    # Its text without marks: a title is no markdown
+    title = "".join(child.content for child in next(heads, [])) or "report"
     for part in parts:
         for child in part.children or []:
             if child.type == "image":

@@ -44,7 +44,7 @@ def names(options: Sequence[tuple[str, ...]], configs: Sequence[Flat]) -> list[s
         keys = [key for key in differing_keys(alike) if key not in OPTIONS]
         # First those that all have: a key that is null in some follows from another one
         keys.sort(key=lambda key: any(each.get(key) is None for each in alike))
-        said = _name(own, config, _enough(keys, alike))
+        said = _name(own, config, _with_others(_enough(keys, alike), keys, config))
         found.append(f"{said}{_number(config, alike)}")
     return found
 
@@ -56,6 +56,15 @@ def _enough(keys: list[str], configs: Sequence[Flat]) -> list[str]:
         return len({tuple(str(config.get(key)) for key in keys[:n]) for config in configs})
 
     return keys[: next((n for n in range(FEW, len(keys)) if distinct(n) == distinct(len(keys))), len(keys))]
+
+
+def _with_others(chosen: list[str], keys: list[str], config: Flat) -> list[str]:
+    """Return the chosen keys, and for a config that lacks one of them all others of `keys` that it has: what is set in
+    its place may be among them.
+    """
+    if all(config.get(key) is not None for key in chosen):
+        return chosen
+    return [key for key in keys if key in chosen or config.get(key) is not None]
 
 
 def _name(options: tuple[str, ...], config: Flat, keys: list[str]) -> str:

@@ -26,7 +26,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
     for row, (heading, span), got in zip(setting.rows, intervals, gains, strict=True):
         lines.append({
             "method": row.label,
-            "seeds": _seeds(row),
+            "seeds": _seeds(row, setting.rows),
             "last round": percent(row.interval.mean),
             heading: span,
             f"{against}{beside}": got if isinstance(got, str) else _signed(got, named=len(kinds) > 1),
@@ -180,7 +180,7 @@ def brief(
             lines.append({
                 **where,
                 "method": given + PARTIAL * row.label.endswith(PARTIAL) if given else row.label,
-                "seeds": _seeds(row),
+                "seeds": _seeds(row, setting.rows),
                 "accuracy %": percent(row.interval.mean),
                 heading: span,
                 "std over clients": percent(row.mean("std")),
@@ -198,10 +198,18 @@ def as_markdown(table: pd.DataFrame) -> str:
     return markdown.table(map(markdown.inline, table.columns), rows)
 
 
-def _seeds(row: Row) -> str:
-    """Return how many seeds the numbers rest on, and out of how many where some are missing."""
+def differ_in_seeds(rows: Sequence[Row]) -> bool:
+    """Return whether rows rest on other seeds than each other."""
+    return len({tuple(row.accuracies) for row in rows}) > 1
+
+
+def _seeds(row: Row, rows: Sequence[Row]) -> str:
+    """Return how many seeds the numbers rest on, and out of how many where some are missing; and which they are where
+    not all rows have the same.
+    """
     done, lost = len(row.records), len(row.missing)
-    return f"{done} of {done + lost}" if lost else str(done)
+    which = f" ({', '.join(map(str, row.accuracies))})" if differ_in_seeds(rows) else ""
+    return (f"{done} of {done + lost}" if lost else str(done)) + which
 
 
 def _best(row: Row) -> str:

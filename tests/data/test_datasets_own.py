@@ -357,6 +357,16 @@ def test_columns_that_are_far_from_standard_are_warned_about(tmp_path, caplog):
     assert "flag" not in caplog.text
 
 
+def test_features_of_an_npz_file_that_are_far_from_standard_are_warned_about(tmp_path, caplog):
+    x = np.stack([np.arange(99) * 10.0, np.arange(99) % 3], 1)
+    file = saved(tmp_path, {"x_train": x, "y_train": np.arange(99) % 2})
+    from_yaml("npz", path=file, mean=[490.0, 0.0], std=[286.0, 1.0])
+    assert caplog.text == ""
+    from_yaml("npz", path=file)
+    assert "mine.npz: feature 0 (mean 490, std 285.8): a mean beyond 10" in caplog.text
+    assert "Set dataset.mean and dataset.std" in caplog.text
+
+
 def test_features_are_standardised_by_the_training_rows_that_train(tmp_path):
     """Test rows, validation rows and new clients' rows take no part."""
     lines = [f"{k},7,{100 * k % 37},{k % 2},{k % 6}" for k in range(120)]

@@ -109,7 +109,7 @@ def test_another_rate_is_another_row_of_the_same_table(here):
     text = (here / "reports/comparison/runs.md").read_text()
     assert "Setting 1" not in text
     table = text.split("Other metrics")[0]
-    for row in ("| fedavg | 2 |", "| pgfed (train.lr=0.1) | 2 |", "| pgfed (train.lr=0.2) | 1 |"):
+    for row in ("| fedavg | 2 (0, 1) |", "| pgfed (train.lr=0.1) | 2 (0, 1) |", "| pgfed (train.lr=0.2) | 1 (0) |"):
         assert row in table
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pflsweep.commands.report import main
 from pflsweep.records.record import Record
-from pflsweep.report import export
+from pflsweep.report import export, tables
 from pflsweep.report.compare import Row, settings
 from pflsweep.report.latex import escaped, tabular
 from tests.report.records import finished
@@ -91,7 +91,12 @@ def test_latex_has_two_columns_for_each_setting(tmp_path: Path, runs: list[Recor
     assert rows[0].count(r"\multicolumn{2}{c}") == 2
     assert {line.count("&") for line in rows[1:]} == {4}
     assert rows[-1].endswith(r"-- & -- \\"), "pgfed is not in the other setting"
-    assert "Seeds of each row: local 2, fedavg 2, pgfed 2, fedavg 1." in text
+    assert "Seeds of each row: digits, dirichlet, mlp, lr=0.05: 0, 1. digits, dirichlet, mlp, lr=0.5: 0." in text
+    apart = settings([*runs[:2], finished(tmp_path, "fedavg", [6, 6, 6, 6], seed=2)])
+    assert "Seeds of each row: local 0, 1; fedavg 2." in export.as_latex(apart, None)
+    assert "Seeds of each row" not in export.as_latex(settings(runs), None)
+    (setting,) = apart
+    assert tables.accuracy(setting, None)["seeds"].tolist() == ["2 (0, 1)", "1 (2)"]
 
 
 def test_of_no_run_there_is_a_table_without_rows() -> None:

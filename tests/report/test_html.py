@@ -34,6 +34,12 @@ def test_tables_marks_and_pictures(tmp_path: Path) -> None:
     assert f'src="data:image/png;base64,{b64encode("größe b.png".encode()).decode()}" alt="with a blank"' in page
 
 
+def test_a_title_is_the_text_of_the_head(tmp_path: Path) -> None:
+    page = html.page("# \\_y\\_ of `x_y` \\& **50**%\n\n## other\n", tmp_path)
+    assert "<title>_y_ of x_y &amp; 50%</title>" in page
+    assert "<title>report</title>" in html.page("no head\n", tmp_path)
+
+
 def test_a_page_with_links_says_what_to_do_in_a_frame(tmp_path: Path) -> None:
     assert "id=framed" in html.page("# A\n\nin [`run`](http://127.0.0.1:5000/#/experiments/1)\n", tmp_path)
 

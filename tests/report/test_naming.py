@@ -54,6 +54,18 @@ def test_a_key_that_is_null_in_some_settings_comes_last() -> None:
     assert names(options, configs)[0] == "digits, iid, mlp, lr=0.1, participation=0.5, rounds=3"
 
 
+def test_what_is_set_in_the_place_of_a_key_is_said() -> None:
+    """With `train.steps` the key `train.epochs` has no effect and is null."""
+    found = [
+        config(train__a=1, train__b=1, train__epochs=1, train__steps=None),
+        config(train__a=2, train__b=2, train__epochs=None, train__steps=3),
+    ]
+    assert names([OWN] * 2, found) == [
+        "digits, dirichlet, mlp, a=1, b=1, epochs=1",
+        "digits, dirichlet, mlp, a=2, b=2, steps=3",
+    ]
+
+
 def test_two_keys_of_one_last_name_are_said_in_full() -> None:
     found = [config(data__seed=1, train__seed=1), config(data__seed=2, train__seed=2)]
     assert names([OWN] * 2, found)[0] == "digits, dirichlet, mlp, data.seed=1, train.seed=1"

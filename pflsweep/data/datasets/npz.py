@@ -11,7 +11,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
-from pflsweep.data.datasets.pack import content, pack
+from pflsweep.data.datasets.pack import content, pack, warn_if_far
 from pflsweep.util.errors import UserError, nearest, one_line
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,13 @@ def load(
     owners, owner = _owners(file, group, arrays[group], len(y)) if group in arrays else ([], None)
     rows = content(x, y, len(train[1]), owner)
     scale = 1 / 255 if x.dtype == np.uint8 else 1.0
-    return pack(name, rows, classes=classes, scale=scale, mean=mean, std=std, augment=augment, owners=owners, own=True)
+    packed = pack(
+        name, rows, classes=classes, scale=scale, mean=mean, std=std, augment=augment, owners=owners, own=True
+    )
+    if x.ndim == 2:
+        advice = "Set dataset.mean and dataset.std, to one value or one a feature."
+        warn_if_far(file, [f"feature {k}" for k in range(x.shape[1])], packed, advice)
+    return packed
 
 
 def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:

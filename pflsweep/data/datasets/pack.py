@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,8 @@ from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
 LOOKED_AT = 1000  # images that tell whether a dataset's values are odd
-FAR = 10.0  # from 0, in standard deviations of the values that models learn from
+FAR = 10.0  # a mean so far from 0, or a standard deviation above it, of the values that a model sees is warned about
+NAMED = 3  # features that such a warning names
 CHANNELS = (1, 3, 4)
 
 
@@ -92,6 +94,25 @@ def pack(
         augment=augment,
         owners=tuple(owners),
         overlap=overlap,
+    )
+
+
+def warn_if_far(file: Path, names: Sequence[str], dataset: Dataset, advice: str) -> None:
+    """Warn about features [n, F], as a model is given them, that are far from mean 0 and standard deviation 1.
+
+    names: of the features. advice: what to do.
+    """
+    x = (dataset.x.numpy() * dataset.scale - dataset.mean.numpy()) / dataset.std.numpy()
+    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    far = np.flatnonzero((abs(mean) > FAR) | (std > FAR))
+    if not len(far):
+        return
+    some = ", ".join(f"{names[k]} (mean {mean[k]:.4g}, std {std[k]:.4g})" for k in far[:NAMED])
+    more = f" and {len(far) - NAMED} more" if len(far) > NAMED else ""
+    warn_once(
+        __name__,
+        f"{file}: {some}{more}: a mean beyond {FAR:g} or a standard deviation above it, with which models hardly "
+        f"learn. {advice}",
     )
 
 

@@ -10,13 +10,10 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
-from pflsweep.data.datasets.pack import content, pack
+from pflsweep.data.datasets.pack import content, pack, warn_if_far
 from pflsweep.util.errors import UserError, nearest, one_line
-from pflsweep.util.once import warn_once
 
-FAR = 10.0  # a column is warned about if its mean is this far from 0, or its standard deviation above this
 PLAIN = re.compile(r"[A-Za-z_][\w.-]*")  # a name that is itself in an override's list
-NAMED = 3  # columns that such a warning names
 GAPS = {"", "nan", "na", "n/a", "<na>", "null", "none"}  # in a column of numbers; elsewhere all but "" are names
 
 if TYPE_CHECKING:
@@ -81,7 +78,11 @@ def load(
     rows = content(x, y, len(y), owner)
     packed = pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
     if not standardise:
-        _warn_if_far(file, features, (x - packed.mean.numpy()) / packed.std.numpy())
+        advice = (
+            "Add dataset.standardise=true (`standardise: true` in an option of your own), which brings each feature to "
+            "mean 0 and standard deviation 1."
+        )
+        warn_if_far(file, [f"'{column}'" for column in features], packed, advice)
     return packed._replace(standardise=standardise)
 
 
@@ -172,22 +173,6 @@ def _dropping(columns: Iterable[Any]) -> str:
     escaped = (column.replace("\\", "\\\\").replace('"', '\\"') for column in columns)
     names = (name if PLAIN.fullmatch(name) else f'"{name}"' for name in escaped)
     return shlex.quote(f"dataset.drop=[{','.join(names)}]")
-
-
-def _warn_if_far(file: Path, features: Sequence[str], x: np.ndarray) -> None:
-    """Warn about features that are far from mean 0 and standard deviation 1. x [n, F]: as a model is given it."""
-    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
-    far = np.flatnonzero((abs(mean) > FAR) | (std > FAR))
-    if not len(far):
-        return
-    some = ", ".join(f"'{features[k]}' (mean {mean[k]:.4g}, std {std[k]:.4g})" for k in far[:NAMED])
-    more = f" and {len(far) - NAMED} more" if len(far) > NAMED else ""
-    warn_once(
-        __name__,
-        f"{file}: {some}{more}: a mean beyond {FAR:g} or a standard deviation above it, with which models hardly "
-        "learn. Add dataset.standardise=true (`standardise: true` in an option of your own), which brings each feature "
-        "to mean 0 and standard deviation 1.",
-    )
 
 
 def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
