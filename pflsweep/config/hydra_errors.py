@@ -30,6 +30,18 @@ HYDRA_SAYS = (
     "The --resolve flag",
     "Only one of --run",
 )
+# Names that other libraries have for a key
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "local_learning_rate", "client_lr", "local_lr"), "train.lr"),
+    **dict.fromkeys(("batch_size", "local_batch_size", "bs"), "train.batch"),
+    **dict.fromkeys(("local_epochs", "num_epochs", "client_epochs"), "train.epochs"),
+    **dict.fromkeys(("local_steps", "num_steps"), "train.steps"),
+    **dict.fromkeys(("global_rounds", "num_rounds", "n_rounds", "comm_rounds", "global_epochs"), "train.rounds"),
+    **dict.fromkeys(("join_ratio", "client_fraction", "fraction", "fraction_fit", "frac"), "train.participation"),
+    **dict.fromkeys(("num_clients", "n_clients", "client_num"), "partition.clients"),
+    **dict.fromkeys(("lr_schedule_gamma", "learning_rate_decay", "lr_decay_gamma"), "train.lr_decay"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
+}
 # Names that are typed in search of another optimiser or schedule, of which the nearest keys mean something else
 _OF_OPTIMISERS = re.compile(
     r"optim|(lr_|train_)?(optimi[sz]er|scheduler?|warm_?up|cosine|annealing)(_(type|name|rounds|steps|epochs|lr))?|"
@@ -162,6 +174,8 @@ def unknown_key(key: str, known: list[str]) -> str:
             f"It has: {', '.join(other.rpartition('.')[2] for other in siblings)}."
         )
     guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
+    if (same := SYNONYMS.get(name)) in known:
+        guess = f" Did you mean '{same}'?"
     inside = [other for other in known if not head and other.endswith(f".{key}")]
     guess = f" Did you mean '{inside[0]}'?" if inside else guess
     names = ", ".join(other.rpartition(".")[2] for other in siblings)
