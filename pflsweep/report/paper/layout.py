@@ -70,6 +70,11 @@ class Layout(NamedTuple):
     printed: list[Printed]
 
     @property
+    def has_paper(self) -> bool:
+        """Return whether there are printed tables of its paper, of which this may be a figure. Own tables have none."""
+        return any(each.in_print for each in of_paper(self.paper))
+
+    @property
     def in_print(self) -> bool:
         """True if numbers of the table are printed."""
         return any(line.text for line in self.printed)
