@@ -153,7 +153,7 @@ def test_sessions_and_own_code_are_told_apart(here):
         record.set_status(status="finished")
     main(["runs"])
     text = (here / "reports/comparison/runs.md").read_text()
-    assert "| mine (source 1) | 1 |" in text
+    assert "| mine (source 1) | 1 (" in text
     assert "0123456789abcdef, then later-aaaa (mine-digits-dirichlet-1)" in text
 
 
