@@ -168,17 +168,16 @@ def unknown_key(key: str, known: list[str]) -> str:
             "fedyogi, fedadagrad, fedavgm."
         )
     siblings = [other for other in known if other.rpartition(".")[0] == head]
+    names = ", ".join(other.rpartition(".")[2] for other in siblings)
     if key == "partition.clients":
         return (
             "Unknown config key 'partition.clients': the chosen partition says itself how many clients there are. "
-            f"It has: {', '.join(other.rpartition('.')[2] for other in siblings)}."
+            f"It has: {names}."
         )
-    guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
-    if (same := SYNONYMS.get(name)) in known:
-        guess = f" Did you mean '{same}'?"
     inside = [other for other in known if not head and other.endswith(f".{key}")]
-    guess = f" Did you mean '{inside[0]}'?" if inside else guess
-    names = ", ".join(other.rpartition(".")[2] for other in siblings)
+    meant = [*inside, *(other for other in known if other == SYNONYMS.get(name))]
+    guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
+    guess = f" Did you mean '{meant[0]}'?" if meant else guess
     has = f" '{head}' has: {names}." if names else f" '{head}' has no keys to set."
     return f"Unknown config key '{key}'.{guess}{has if head else ''} See `pflsweep --help`."
 

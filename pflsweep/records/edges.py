@@ -47,9 +47,12 @@ def find_edges(group: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def describe_equal(equal: Sequence[Any]) -> str:
-    """Return in brackets that a winner is the first of several equal points; "" where it is the only one."""
-    return f" (the first of {len(equal)} equal)" if len(equal) > 1 else ""
+def describe_equal(group: Mapping[str, Any]) -> str:
+    """Return in brackets that a winner is the first of several equal points; "" where it is the only one. group: of a
+    ledger.
+    """
+    count = len(equal_points(group))
+    return f" (the first of {count} equal)" if count > 1 else ""
 
 
 def describe_edge(key: str, value: str, side: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, as_override, is_number, under
-from pflsweep.records.edges import describe_edge, describe_equal, equal_points, find_edges
+from pflsweep.records.edges import describe_edge, describe_equal, find_edges
 from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
@@ -72,7 +72,7 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
     seeds = ", ".join(map(str, ledger.seeds[: ledger.tune["seeds"]]))
     value = group["winner_value"]
-    best = "" if value is None else f", {100 * value:.1f}%{describe_equal(equal_points(group))}"
+    best = "" if value is None else f", {100 * value:.1f}%{describe_equal(group)}"
     at = [describe_edge(key, as_override(group["winner"][key]), side) for key, side in find_edges(group).items()]
     return "; ".join([f"the best of {group['points']} points{scale} on {data} of seed {seeds}{best}", *at])
 

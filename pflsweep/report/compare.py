@@ -235,8 +235,8 @@ def files_of(record: Record) -> dict[str, str]:
     They are not among the keys that identify a run, which have checksums instead.
     """
     given = flat(record.config)
-    identifying = {key for key in effective(given) if not under(key, RUNTIME)}
-    return {key: str(given[key]) for key in FILES if given.get(key) and key not in identifying}
+    found = [key for key in FILES if given.get(key) and (under(key, RUNTIME) or key not in effective(given))]
+    return {key: str(given[key]) for key in found}
 
 
 def method_of(record: Record) -> str:

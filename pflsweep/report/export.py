@@ -67,7 +67,7 @@ def _caption(settings: Sequence[Setting], bases: Sequence[Row | None]) -> list[s
 
 def _seeds(setting: Setting, named: bool) -> str:
     """Return the seeds of a setting's rows, of each where they differ. named: with the setting's name."""
-    seeds = {row.label: ", ".join(map(str, row.accuracies)) for row in setting.rows}
+    seeds = {row.label: tables.which_seeds(row) for row in setting.rows}
     apart = tables.differ_in_seeds(setting.rows)
     shown = "; ".join(f"{label} {which}" for label, which in seeds.items()) if apart else next(iter(seeds.values()))
     return f"{setting.name}: {shown}" if named else shown

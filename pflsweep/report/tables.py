@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -161,7 +160,7 @@ def brief(
     records: Sequence[Record],
     searched: Collection[str] = (),
     partial: Collection[str] = (),
-    names: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = {},
 ) -> pd.DataFrame:
     """Return the table that ends a multirun: one line per method and setting. Floats are for one client and round.
 
@@ -203,12 +202,17 @@ def differ_in_seeds(rows: Sequence[Row]) -> bool:
     return len({tuple(row.accuracies) for row in rows}) > 1
 
 
+def which_seeds(row: Row) -> str:
+    """Return the seeds on which a row's numbers rest."""
+    return ", ".join(map(str, row.accuracies))
+
+
 def _seeds(row: Row, rows: Sequence[Row]) -> str:
     """Return how many seeds the numbers rest on, and out of how many where some are missing; and which they are where
     not all rows have the same.
     """
     done, lost = len(row.records), len(row.missing)
-    which = f" ({', '.join(map(str, row.accuracies))})" if differ_in_seeds(rows) else ""
+    which = f" ({which_seeds(row)})" if differ_in_seeds(rows) else ""
     return (f"{done} of {done + lost}" if lost else str(done)) + which
 
 
@@ -224,7 +228,7 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, str]]:
     heading = next(iter(kinds)) if len(kinds) == 1 else "interval"
     named = len(kinds) > 1
     return [
-        (heading, " ".join([_bounds(ci, percent) or NONE, *([ci.kind] if named else [])]))
+        (heading, " ".join([bounds(ci, percent) or NONE, *([ci.kind] if named else [])]))
         for ci in (row.interval for row in rows)
     ]
 
@@ -239,10 +243,10 @@ def _gain(row: Row, baseline: Row | None) -> Interval | str:
 
 
 def _signed(ci: Interval, named: bool) -> str:
-    return " ".join(filter(None, [points(ci.mean), _bounds(ci, points), ci.kind if named else ""]))
+    return " ".join(filter(None, [points(ci.mean), bounds(ci, points), ci.kind if named else ""]))
 
 
-def _bounds(ci: Interval, shown: Callable[[float], str]) -> str:
+def bounds(ci: Interval, shown: Callable[[float], str]) -> str:
     """Return the bounds of an interval; "" where it has none. shown: a number as text."""
     return "" if math.isnan(ci.low) else f"[{shown(ci.low)}, {shown(ci.high)}]"
 

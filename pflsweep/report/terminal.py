@@ -4,7 +4,6 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pflsweep.records.record import Record
@@ -15,7 +14,7 @@ def table_with_legend(
     records: Sequence[Record],
     searched: Collection[str] = (),
     partial: Collection[str] = (),
-    names: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = {},
     page: str | None = None,
 ) -> str:
     """Return the table of `pflsweep report` as text, with a legend below it.

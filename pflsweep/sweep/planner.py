@@ -363,12 +363,12 @@ def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
 def _check_has_effect(words: SortedOverrides, groups: Sequence[Group]) -> None:
     """Raise UserError if a key that is swept or searched has no effect beside the others: all values are one trial."""
     tried = {key for key, values in words.axes.items() if len(values) > 1}.union(*(group.space for group in groups))
-    for key in sorted(tried.difference(OF_DATA)):
-        if not any(key in group.config.flat and key in effective(group.config.flat) for group in groups):
-            raise UserError(
-                f"{key} has several values, and no effect beside the other keys of these trials: all of them are the "
-                "same trial. Give it one value, or set the key on which it depends (docs/keys.md)."
-            )
+    with_effect = {key for group in groups if tried for key in effective(group.config.flat)}
+    if idle := sorted(tried.difference(with_effect, OF_DATA)):
+        raise UserError(
+            f"{idle[0]} has several values, and no effect beside the other keys of these trials: all of them are the "
+            "same trial. Give it one value, or set the key on which it depends (docs/keys.md)."
+        )
 
 
 def _check_all(plan: Plan) -> None:

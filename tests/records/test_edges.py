@@ -48,7 +48,7 @@ def test_an_end_is_none_where_a_point_elsewhere_is_as_good(equal: tuple[int, ...
     searched = {**group("train.lr", equal[0], [1, 2, 3]), "tried": tried, "winner_value": 0.5}
     assert find_edges(searched) == wanted
     assert [point["train.lr"] for point in equal_points(searched)] == [equal[0], *sorted(equal[1:])]
-    assert describe_equal(equal) == ("" if len(equal) == 1 else f" (the first of {len(equal)} equal)")
+    assert describe_equal(searched) == ("" if len(equal) == 1 else f" (the first of {len(equal)} equal)")
 
 
 def test_points_that_agree_in_a_key_share_its_end() -> None:

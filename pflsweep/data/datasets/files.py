@@ -62,8 +62,8 @@ def own_path(name: str, value: str | None, folder: bool, group: str = "dataset")
     path = Path(value).expanduser().absolute()
     if not (path.is_dir() if folder else path.is_file()):
         if path.is_file() if folder else path.is_dir():
-            is_now, other = ("a file", "folder") if folder else ("a folder", "file")
-            raise UserError(f"{group}.path is {value}, which is {is_now}: {group}={name} reads a {other}.")
+            other = "file" if folder else "folder"
+            raise UserError(f"{group}.path is {value}, which is a {other}: {group}={name} reads a {kind}.")
         # No error where the folder is missing or may not be read
         there = sorted(each.name for each in path.parent.glob("*"))
         raise UserError(

@@ -289,14 +289,13 @@ def _classes(splits: Splits, table: "pd.DataFrame", label: str) -> tuple[int, np
     feature = next(iter(features.values()))
     if not isinstance(feature, datasets.ClassLabel):
         names, y = _codes(table, label)
-        start = 0
-        for split, rows in splits.items():
-            if "-1" in names and (y[start : start + len(rows)] == names.index("-1")).all():
+        ends = np.cumsum([len(rows) for rows in splits.values()])
+        for split, part in zip(splits, np.split(y, ends[:-1]), strict=True):
+            if "-1" in names and (part == names.index("-1")).all():
                 raise UserError(
                     f"dataset.label is '{label}': every row of the split '{split}' has -1, which stands for no class. "
                     "Choose splits that have labels (dataset.train, dataset.test)."
                 )
-            start += len(rows)
         require_classes(label, names, len(y))
         return len(names), y
     y = table[label].to_numpy(np.int64)

@@ -192,4 +192,4 @@ def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], n
     if not words and len(np.unique(numbers)) == len(numbers):
         order = np.argsort(numbers, kind="stable")
         names, codes = names[order], np.argsort(order)[codes]
-    return [str(one) for one in names], codes
+    return names.tolist(), codes

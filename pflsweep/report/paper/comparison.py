@@ -317,10 +317,10 @@ class Comparison:
             if found[places[0]].metric.best != "none":
                 sign = -1 if found[places[0]].metric.best == "low" else 1
                 known = [p for p in places if not math.isnan(found[p].value.mean)]
-                # Infinite: a goal that is never reached, which is a result, but not one that may be marked; relative to
-                # the slowest row that is 0
-                never = 0.0 if found[places[0]].metric.relative == "slowest" else math.inf
-                there = {p: found[p] for p in known if abs(found[p].value.mean) not in (math.inf, never)}
+                # A goal that is never reached is a result, but none that may be marked: infinite, or 0 relative to the
+                # slowest row
+                never = (math.inf, 0.0) if found[places[0]].metric.relative == "slowest" else (math.inf,)
+                there = {p: found[p] for p in known if abs(found[p].value.mean) not in never}
                 shown = {p: sign * rounded(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
                 enough = len(known) > (1 if len(known) == len(places) else 2)  # of the first two rows one says nothing

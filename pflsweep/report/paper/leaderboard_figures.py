@@ -57,15 +57,20 @@ def ranks(comparison: Comparison) -> Iterator[Picture]:
         axes.xaxis.label.set_size(8.5)
         axes.xaxis.set_major_locator(figures.integer_ticks())
         axes.grid(False, axis="y")
-    methods = {line.row: line.method for line in comparison.layout.printed}
+    methods = _methods(comparison)
     also = " and of the references" if any(methods[row] in REFERENCES for row in rows) else ""
     also += ", and the critical difference" if board.ranking.differ else ""
     yield Picture("ranks", f"mean ranks of the best methods{also}", made)
 
 
+def _methods(comparison: Comparison) -> dict[int, str]:
+    """Return the method of each row."""
+    return {line.row: line.method for line in comparison.layout.printed}
+
+
 def _shown(comparison: Comparison, ordered: list[int]) -> list[int]:
     """Return the rows of a picture, the best first: not more than MOST, the references among them."""
-    methods = {line.row: line.method for line in comparison.layout.printed}
+    methods = _methods(comparison)
     references = [row for row in ordered if methods[row] in REFERENCES]
     others = [row for row in ordered if row not in references][: lines.MOST - len(references)]
     return [row for row in ordered if row in references or row in others]
@@ -77,7 +82,7 @@ def budget(comparison: Comparison) -> Iterator[Picture]:
     curves = {row: curve for row in board.ordered if len(curve := board.by_budget(row)) > 1}
     if not curves:
         return
-    methods = {line.row: line.method for line in comparison.layout.printed}
+    methods = _methods(comparison)
     rows = {methods[row]: row for row in curves}
     looks, orange = lines.line_styles(list(rows)), "orange: the method with the best mean rank"
     with style.figure(figures.WIDTH, 4.0) as (made, axes):

@@ -232,9 +232,8 @@ def _paired(comparison: Comparison) -> dict[str, Any]:
     by_row: dict[str, dict[int, str]] = defaultdict(dict)
     for pair in comparison.paired() if comparison.layout.own else ():
         gain = pair.gain
-        mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
-        span = f"{gain.kind}" if math.isnan(gain.low) else f"[{low}, {high}] {gain.kind}"
-        shown = f"{mean} {span}, p {', '.join(map(_p, pair.p))}"
+        span = " ".join(filter(None, [_points(gain.mean), tables.bounds(gain, _points), gain.kind]))
+        shown = f"{span}, p {', '.join(map(_p, pair.p))}"
         by_row[comparison.layout.labels[pair.method]][pair.column] = shown
     if not by_row:
         return {}
@@ -244,6 +243,10 @@ def _paired(comparison: Comparison) -> dict[str, Any]:
         "heads": [f"{own} minus", *(title(comparison.layout.columns[at]) for at in columns)],
         "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],
     }
+
+
+def _points(difference: float) -> str:
+    return number(100 * difference, 2, "+")
 
 
 def _p(p: float) -> str:

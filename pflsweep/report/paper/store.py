@@ -12,7 +12,7 @@ import pandas as pd
 from pflsweep.config.identity import RUNTIME, has_own_rows, raised, with_neutral
 from pflsweep.config.keys import flat, under
 from pflsweep.records.archive import places
-from pflsweep.records.edges import equal_points, find_edges
+from pflsweep.records.edges import find_edges
 from pflsweep.records.ledger import Ledger
 from pflsweep.records.record import Record
 from pflsweep.report.markdown import code, inline
@@ -117,11 +117,6 @@ class CellTrials:
     def edges(self) -> dict[str, str]:
         """Return by key "largest" or "smallest" where the winner's value is an end of what was tried."""
         return find_edges(self.group)
-
-    @property
-    def equal(self) -> list[dict[str, Any]]:
-        """Return the points of the search that have the winner's score, the winner first; [] without one."""
-        return equal_points(self.group)
 
     @property
     def winner_value(self) -> float | None:

@@ -20,7 +20,7 @@ def lines(comparison: Comparison) -> list[str]:
             value, best = trials.winner_value, ""
             if value is not None:
                 on = f"{inline(trials.split)} data{_at_scale(trials)}{_other_view(comparison, trials)}"
-                best = f" ({100 * value:.2f}% on {on}){describe_equal(trials.equal)}"
+                best = f" ({100 * value:.2f}% on {on}){describe_equal(trials.group)}"
             found[inline(trials.method)][f"{inline(trials.setting)}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 

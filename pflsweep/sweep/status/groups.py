@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from pflsweep.config.keys import as_override
-from pflsweep.records.edges import describe_edge, describe_equal, equal_points, find_edges
+from pflsweep.records.edges import describe_edge, describe_equal, find_edges
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
@@ -92,7 +92,7 @@ def winners(sweep: SweepState) -> pd.DataFrame:
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
             elected = sweep.can_elect_winner(g) and now.best is not None
-            equal = describe_equal(equal_points(search_of(sweep, g)))
+            equal = describe_equal(search_of(sweep, g))
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,

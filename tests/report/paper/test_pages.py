@@ -347,11 +347,7 @@ def test_metrics_of_the_best_round_are_named_where_others_are_of_the_last(
 def test_the_least_client_is_not_tested_client_by_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_table(tmp_path, "{acc: {quantity: accuracy}, worst: {quantity: accuracy, take: min}}", "own: fedavg\n")
     monkeypatch.chdir(tmp_path)
-    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
-    for method, correct in (("fedavg", [4, 6, 8, 8]), ("local", [1, 2, 3, 4])):
-        sweep.add("digits/here", method, {0: correct})
-    sweep.write()
-    of = reproduced(sweep.runs, "mine/table1")
+    of = reproduced(own_runs(fedavg=[[4, 6, 8, 8]], local=[[1, 2, 3, 4]]), "mine/table1")
     assert [of.layout.columns[pair.column].metric for pair in of.paired()] == ["acc"]
 
 
@@ -361,11 +357,7 @@ def test_a_number_relative_to_another_row_is_over_the_seeds_that_both_have(
     """Local 20 and 40%, FedAvg 40 and 60%: over seed 0 alone the ratio is 2. It is no accuracy of other rows."""
     own_table(tmp_path, "{acc: {quantity: accuracy}, ratio: {quantity: accuracy, relative: local, unit: fraction}}")
     monkeypatch.chdir(tmp_path)
-    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0, 1))
-    sweep.add("digits/here", "local", {0: [2] * 4})
-    sweep.add("digits/here", "fedavg", {0: [4] * 4, 1: [6] * 4})
-    sweep.write()
-    of = reproduced(sweep.runs, "mine/table1")
+    of = reproduced(own_runs(local=[[2] * 4], fedavg=[[4] * 4, [6] * 4]), "mine/table1")
     (ratio,) = [m for m in of.cells.values() if (m.line.method, m.line.metric) == ("fedavg", "ratio")]
     assert ratio.value == (pytest.approx(2.0), None, 1)
     assert {cell.line.metric for _, cell, _ in of.by_samples()} == {"acc"}
@@ -376,11 +368,8 @@ def test_what_never_reaches_a_goal_is_not_second_and_an_own_table_has_no_paper(
 ) -> None:
     own_table(tmp_path, "{speedup: {quantity: rounds_to, goal: 0.7, relative: slowest}}")
     monkeypatch.chdir(tmp_path)
-    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
-    for method, correct in (("local", 8), ("fedavg", 5)):
-        sweep.add("digits/here", method, {0: [correct] * 4})
-    sweep.write()
-    cells = {cell.line.method: cell for cell in reproduced(sweep.runs, "mine/table1").cells.values()}
+    runs = own_runs(local=[[8] * 4], fedavg=[[5] * 4])
+    cells = {cell.line.method: cell for cell in reproduced(runs, "mine/table1").cells.values()}
     assert (cells["fedavg"].value.mean, cells["fedavg"].rank, cells["local"].rank) == (0.0, 0, 1)
     assert main(["mine/table1", "--scale", "small"]) == 0
     text = Path("reports/mine/table1/README.md").read_text()
@@ -396,10 +385,7 @@ def test_the_method_that_others_are_compared_with_may_be_no_row_and_a_faulty_lay
     sweep_file.write_text(sweep_file.read_text().replace("{fedavg:", "{fedprox: algorithm=fedprox, fedavg:"))
     (tmp_path / "reports/layouts/mine/table2.yaml").write_text("title: 3\n")
     monkeypatch.chdir(tmp_path)
-    sweep = Sweep(Path("runs"), "mine/table1", seeds=(0,))
-    for method, correct in (("fedprox", [4, 6, 8, 8]), ("fedavg", [1, 2, 3, 4]), ("local", [2, 2, 3, 4])):
-        sweep.add("digits/here", method, {0: correct})
-    sweep.write()
+    own_runs(fedprox=[[4, 6, 8, 8]], fedavg=[[1, 2, 3, 4]], local=[[2, 2, 3, 4]])
     main(["mine/table1", "--scale", "small"])
     text = Path("reports/mine/table1/README.md").read_text()
     assert "fedprox minus" in text
@@ -419,6 +405,17 @@ def own_table(folder: Path, metrics: str, more: str = "") -> None:
         file.parent.mkdir(parents=True)
         file.write_text(text)
     layout.read.cache_clear()
+
+
+def own_runs(**correct: list[list[int]]) -> Path:
+    """Write the runs of `own_table` into the working directory, and return their folder. correct: right answers of the
+    clients under seeds 0, 1, .., by method.
+    """
+    sweep = Sweep(Path("runs"), "mine/table1", seeds=tuple(range(max(map(len, correct.values())))))
+    for method, by_seed in correct.items():
+        sweep.add("digits/here", method, dict(enumerate(by_seed)))
+    sweep.write()
+    return sweep.runs
 
 
 def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
