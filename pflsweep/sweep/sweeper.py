@@ -97,8 +97,8 @@ class TrialSweeper(Sweeper):
 
         assert self.launcher is not None
         options = plan.groups[0].config.tracking
-        if address := destination(options):
-            print(address, file=sys.stderr)
+        if options.backend != "none":
+            print(destination(options), file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
         sweep = queue.sweep

@@ -17,9 +17,7 @@ def experiment_of(options: Tracking) -> str:
 
 
 def destination(options: Tracking) -> str:
-    """Return a line that says where runs go, and which environment variables say so; "" if nothing is tracked."""
-    if options.backend == "none":
-        return ""
+    """Return a line that says where tracked runs go, and which environment variables say so."""
     variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
     return f"Runs go to MLflow at {shown_uri(options)}, experiment {experiment_of(options)}{by_variables(variables)}"
 

@@ -119,8 +119,8 @@ def run_trial(
             parts.study.check(simulation)
         # All bad input has been refused by now, before the first message
         with claimed(folder):
-            if address := destination(config.tracking):
-                mention(address)
+            if config.tracking.backend != "none":
+                mention(destination(config.tracking))
             record = _open(folder, meta, config, simulation)
             if _nothing_left_to_train(record, config):
                 _add_models(record, simulation, config)
