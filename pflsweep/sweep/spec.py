@@ -90,7 +90,8 @@ def read_table(name: str, scale: str = "paper") -> Table:
     Raises UserError, which says file, key and the nearest valid name.
     """
     content, file = _read(table_file(name))
-    require_known(content, KEYS, file)
+    # `_read` has taken `include` out; the message names it all the same
+    require_known(content, ("include", *KEYS), file)
     content = _merge(content, _at_scale(scale, content.pop("scales", {}), file))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)

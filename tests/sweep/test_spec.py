@@ -174,6 +174,7 @@ BAD = [
     ("methods: {a: {run: algorithm=local, only: []}}", ["methods.a.only is []", "a list"]),
     ("methods: {a: {run: algorithm=local, only: [on]}}", ["methods.a.only is [True]", "a list"]),
     ("metods: {}", ["mine.yaml: unknown key 'metods'", "Did you mean 'methods'"]),
+    ("inclde: common/fedpg", ["unknown key 'inclde'", "Did you mean 'include'"]),
     ("scales: [small]", ["mine.yaml: 'scales' has to name some"]),
     ("scales: {smal: {}}", ["mine.yaml: scales.smal is not a scale", "Did you mean 'small'"]),
     ("scales: {small: 3}", ["scales.small is 3", "methods, search, space"]),
