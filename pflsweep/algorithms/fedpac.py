@@ -84,7 +84,7 @@ class FedPAC(Method):
         return Server(w[self.task.extractor], heads, w.new_zeros(setup.classes, self.task.width), known)
 
     def send(self, server: Server, turn: Turn) -> Down:
-        w, prototypes, known = (stock.for_each(part, turn) for part in (server.w, *server[2:]))
+        w, prototypes, known = (stock.for_each(part, turn) for part in (server.w, server.prototypes, server.known))
         return Down(w, server.heads[turn.ids], prototypes, known)
 
     def start(self, given: Given, data: Any) -> Work:

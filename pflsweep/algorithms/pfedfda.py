@@ -120,7 +120,8 @@ class PFedFDA(Method):
         """
         of_class = (y[:, None] == torch.arange(len(means), device=y.device)) & here[:, None]
         counts = of_class.sum(0)
-        fold = ((of_class.cumsum(0) * of_class).sum(1) - 1) % FOLDS  # by the sample's position within its class
+        position = of_class.cumsum(0).gather(1, y[:, None])[:, 0] - 1  # of a sample among those of its class
+        fold = position % FOLDS
         tried = here & (counts >= FOLDS)[y]
         losses = []
         for k in range(FOLDS):

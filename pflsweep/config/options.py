@@ -162,7 +162,9 @@ class Train(Keys):
     weight_decay: float = hyper("weight decay of local SGD", low=0, below=FLOAT32)
     eval_every: int = hyper("rounds between evaluations; the last round is always evaluated", low=1)
     eval_batch: int = hyper(
-        "samples in a batch where no gradient step depends on it; batch norm is calibrated on four such batches", low=1
+        "samples in a batch of evaluation, or of what is computed over all rows; batch norm is calibrated on four such "
+        "batches",
+        low=1,
     )
     precision: str = hyper(
         "precision of losses and gradients; weights are fp32. bf16: autocast; tf32: matrix products on an NVIDIA GPU",

@@ -1,7 +1,10 @@
 """Communication cost: the size of messages, counted by the types of their fields."""
 
+import inspect
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
+
+from pflsweep.util.errors import BadReturn
 
 
 class Traffic(NamedTuple):
@@ -16,14 +19,14 @@ class Traffic(NamedTuple):
 def message_size(message: Any) -> tuple[int, int]:
     """Return the numbers in a message, summed over its clients: (in vectors, in scalars and ids).
 
-    Raises TypeError if a field is none of Vector, Scalars, Ids and Kept, or if Ids are no whole numbers.
+    Raises BadReturn if a field is none of Vector, Scalars, Ids and Kept, or if Ids are no whole numbers.
     """
     floats = others = 0
     for value, kind in zip(message, _kinds(message.__class__), strict=True):
         if value is None or kind == "kept":
             continue
         if kind == "ids" and value.is_floating_point():
-            raise TypeError(f"{type(message).__name__} sends floats as Ids: declare them as Vector or Scalars")
+            raise BadReturn(f"{type(message).__name__} sends floats as Ids: declare them as Vector or Scalars")
         if kind == "vector":
             floats += value.numel()
         else:
@@ -33,13 +36,24 @@ def message_size(message: Any) -> tuple[int, int]:
 
 @cache
 def _kinds(message: Any) -> list[str]:
-    """Return the type of each field of a message: vector, scalars, ids or kept."""
+    """Return the type of each field of a message: vector, scalars, ids or kept. Raises BadReturn."""
     if not hasattr(message, "_fields"):
-        raise TypeError(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
+        raise BadReturn(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
     kinds = []
-    for name, hint in get_type_hints(message, include_extras=True).items():
+    try:
+        hints = get_type_hints(message, include_extras=True)
+    except NameError as error:
+        raise BadReturn(
+            f"the fields of {_placed(message)} cannot be read: {error}. Import it outside `if TYPE_CHECKING`"
+        ) from error
+    for name, hint in hints.items():
         annotated = [a for a in (hint, *get_args(hint)) if hasattr(a, "__metadata__")]
         if not annotated:
-            raise TypeError(f"{message.__name__}.{name} has to be a Vector, Scalars or Ids: it is sent")
+            raise BadReturn(f"`{name}` of {_placed(message)} has to be a Vector, Scalars or Ids: it is sent")
         kinds.append(annotated[0].__metadata__[0])
     return kinds
+
+
+def _placed(message: Any) -> str:
+    """Return the name of a message's class, and its file."""
+    return f"{message.__name__} ({inspect.getsourcefile(message)})"

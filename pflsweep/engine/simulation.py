@@ -43,7 +43,7 @@ class Schedule:
     lr: float
     lr_decay: float  # lr of round t is lr * lr_decay ** (t - 1)
     eval_every: int  # rounds between evaluations; the last round is always evaluated
-    eval_batch: int  # batch size where no gradient step depends on it
+    eval_batch: int  # batch size of evaluation, and of what is computed over all rows
     chunk: int  # clients that run at once
     optimiser_state: str = "fresh"  # at the start of a client's turn: "fresh", or "kept" from its last turn
     workers: int = 1  # processes that train and evaluate clients in parallel

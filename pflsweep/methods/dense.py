@@ -47,7 +47,11 @@ class DenseGradient:
 
     @classmethod
     def of(cls, model: nn.Sequential) -> "DenseGradient | None":
-        """Return the gradient of a model; None if it has other layers than Linear, ReLU and a Flatten at its start."""
+        """Return the gradient of a model; None if it has other layers than Linear, ReLU and a Flatten at its start, or
+        hooks, which run where a layer is called.
+        """
+        if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+            return None
         found: list[Layer] = []
         below, size = [], 0
         starts_with_relu: set[int] = set()

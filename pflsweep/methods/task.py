@@ -269,7 +269,7 @@ class Task:
         free = w.detach().requires_grad_()
         with torch.enable_grad():
             value = loss(free, batch)
-        return value.detach(), torch.autograd.grad(value, free)[0]
+        return value.detach(), torch.autograd.grad(value, free, materialize_grads=True)[0]
 
     # Inside
 
@@ -309,7 +309,8 @@ class Task:
             free = free if whole else [piece.detach().requires_grad_() for piece in free]
             with torch.enable_grad():
                 result = value(*free)
-            grads = torch.autograd.grad(result, free)
+            # Zero where the loss does not depend on a parameter, as under torch.func.vmap
+            grads = torch.autograd.grad(result, free, materialize_grads=True)
         return result.detach(), dict(zip(names, grads, strict=True))
 
     def _leaves(self, w: Tensor) -> dict[str, Tensor]:

@@ -48,6 +48,8 @@ def unsuited(model: nn.Module) -> str:
     """Return why a model cannot be trained as one vector of all its parameters, or '' where it can."""
     if type(model).forward is not nn.Sequential.forward:
         return f"{type(model).__name__} has a `forward` of its own, which blocks would lose: put it into a block"
+    if model._forward_hooks or model._forward_pre_hooks:
+        return "it has a hook on the whole model, which blocks would lose: put it on a block"
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p:
             return f"`{name}` draws from PyTorch's own generator, in evaluation too: use pflsweep.models.layers.Dropout"
@@ -60,6 +62,10 @@ def unsuited(model: nn.Module) -> str:
             f"`{name}` is a buffer, which is neither trained nor sent: make it a parameter, or compute it in `forward`"
         )
     for name, weight in model.named_parameters():
+        if isinstance(weight, nn.parameter.UninitializedParameter):
+            return f"`{name}` has no size yet: run the model once on a row, torch.zeros(1, *shape), where it is built"
+        if not weight.is_floating_point():
+            return f"`{name}` is {weight.dtype}: a parameter is real, so that of a complex one make two"
         if not weight.requires_grad:
             return f"`{name}` is frozen, but all parameters are trained: compute with a constant in `forward`"
     if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):

@@ -90,11 +90,13 @@ def per_client(fn: Callable) -> Callable:
     """Lift a method that is written for ONE client: callers pass it the trees of a whole chunk [C, ...].
 
     A chunk of one client runs without vmap, which is faster on a CPU; a larger one runs under torch.func.vmap. The
-    lifted method raises RuntimeError where it is called from inside another one.
+    lifted method raises RuntimeError where it is called from inside another one, and TypeError if an argument is named.
     """
 
     @wraps(fn)
-    def lifted(self: Any, *args: Any) -> Any:
+    def lifted(self: Any, *args: Any, **named: Any) -> Any:
+        if named:
+            raise TypeError(f"{fn.__qualname__} is lifted with @per_client, and takes its arguments by position.")
         if getattr(_here, "mode", None) is not None:
             raise RuntimeError(f"{fn.__qualname__} is lifted with @per_client and was called for one client.")
         clients = leaves(args)[0].shape[0]

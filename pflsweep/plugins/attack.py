@@ -138,11 +138,14 @@ class Scaled(Attack):
 
 
 def _messages(verb: Callable, *place: int) -> list[type]:
-    """Return the messages that a verb may return by its annotation; [] where it has none.
+    """Return the messages that a verb may return by its annotation; [] where it has none, or none that can be read.
 
     place: indices into the annotation, where the verb returns a tuple.
     """
-    said = get_type_hints(verb).get("return")
+    try:
+        said = get_type_hints(verb).get("return")
+    except NameError:  # a type that is imported under TYPE_CHECKING alone
+        return []
     for k in place:
         said = get_args(said)[k] if len(get_args(said)) > k else None
     return [message for message in (get_args(said) or (said,)) if hasattr(message, "_fields")]

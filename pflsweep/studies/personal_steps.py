@@ -53,6 +53,11 @@ class PersonalSteps(Study):
         # Asked of the class: FedFomo's global model exists only after the first upload.
         if getattr(type(self.method), "global_model", None) is stock.no_global_model:
             raise UserError(NO_MODEL)
+        if simulation.verbs.malicious is not None:
+            raise UserError(
+                "study=personal_steps takes the risks of all clients as honest, and an attack makes some malicious: "
+                "leave out study= or attack=."
+            )
         if simulation.federation.clients < 2:
             raise UserError(
                 "study=personal_steps needs two clients that train, and here is one (partition.clients, data.new)."

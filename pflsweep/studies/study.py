@@ -48,10 +48,17 @@ class Study:
 
 
 def require_client(client: int, simulation: Simulation) -> None:
-    """Raise UserError if the federation has no such client."""
+    """Raise UserError if the federation has no such client, or an attack makes it malicious."""
     if client >= simulation.federation.clients:
         raise UserError(
             f"study.client is {client}, but the clients are 0 to {simulation.federation.clients - 1}: name one of them."
+        )
+    malicious = simulation.verbs.malicious
+    if malicious is not None and malicious[client]:
+        honest = int(malicious.int().argmin())
+        raise UserError(
+            f"study.client is {client}, which the attack makes malicious, and its uploads are forged: name an honest "
+            f"client, such as {honest}."
         )
 
 

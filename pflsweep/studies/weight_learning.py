@@ -76,5 +76,5 @@ class WeightLearning(Study):
     def _rounds(self, simulation: Simulation) -> set[int]:
         """Return the rounds to look at, counted from 1. In round 1 no client has a model to mix."""
         total = simulation.schedule.rounds
-        first = self._ala().idle_rounds(total) + 1
-        return {int(t) for t in np.linspace(max(first, 2), total, self.curves).round() if t >= max(first, 2)}
+        first = max(self._ala().idle_rounds(total) + 1, 2)
+        return set() if first > total else {int(t) for t in np.linspace(first, total, self.curves).round()}

@@ -1,6 +1,6 @@
 """Traffic is counted by the types of messages' fields."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
@@ -8,6 +8,10 @@ from torch import Tensor
 
 from pflsweep.engine.communication import message_size
 from pflsweep.methods.protocol import Empty, Ids, Kept, Scalars, Vector
+from pflsweep.util.errors import BadReturn
+
+if TYPE_CHECKING:
+    from pflsweep.methods.protocol import Vector as Unknown
 
 
 class Message(NamedTuple):
@@ -54,5 +58,18 @@ class Untyped(NamedTuple):
 
 @pytest.mark.parametrize("bad", [Untyped(torch.zeros(2, 3)), torch.zeros(2, 3), (torch.zeros(2, 3),), None])
 def test_what_cannot_be_counted_is_refused(bad: Any) -> None:
-    with pytest.raises(TypeError, match="Vector"):
+    with pytest.raises(BadReturn, match="Vector"):
         message_size(bad)
+
+
+class Unreadable(NamedTuple):
+    w: "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(Untyped, "`w` of Untyped .*test_communication.py"), (Unreadable, "of Unreadable .*'Unknown' is not defined")],
+)
+def test_a_message_that_is_refused_is_named_with_its_file(bad: Any, said: str) -> None:
+    with pytest.raises(BadReturn, match=said):
+        message_size(bad(torch.zeros(2, 3)))

@@ -131,6 +131,27 @@ def test_autograd_computes_what_has_other_layers(model: nn.Sequential) -> None:
     assert DenseGradient.of(model) is None
 
 
+@pytest.mark.parametrize("at", ["fc1", "fc1.0", "head"])
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_run_in_all_passes(at: str, before: bool) -> None:
+    torch.manual_seed(0)
+    model = model_of(fc1=nn.Sequential(nn.Linear(5, 4), nn.ReLU()), head=nn.Linear(4, 3)).double()
+    x, y = torch.randn(6, 5).double(), torch.tensor([0, 1, 2, 0, 1, 2])
+    plain = model(x)
+    module = model.get_submodule(at)
+    if before:
+        module.register_forward_pre_hook(lambda module, inputs: (inputs[0] / 10,))
+    else:
+        module.register_forward_hook(lambda module, inputs, output: output / 10)
+    task = Task(model)
+    w = task.vector(model)
+    assert not torch.allclose(model(x), plain)
+    torch.testing.assert_close(task.logits(w, x), model(x))
+    F.cross_entropy(model(x), y).backward()
+    grad = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    torch.testing.assert_close(task.grad(w, Batch(x, y, None, None, None)), grad)
+
+
 def test_a_block_that_begins_with_a_relu_is_computed_as_written() -> None:
     """In nn.Sequential(Flatten, Linear, ReLU, Linear) the top two blocks are the ReLU and the head."""
     torch.manual_seed(0)

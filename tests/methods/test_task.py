@@ -252,6 +252,31 @@ def test_a_loss_may_see_features(model: nn.Sequential, task: Task) -> None:
     torch.testing.assert_close(grad, free.grad)
 
 
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_parameter_that_the_loss_does_not_reach_has_gradient_0(task: Task, clients: int) -> None:
+    class Lifted:
+        @per_client
+        def features_alone(self, w: Tensor, rows: Batch) -> Tensor:
+            def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
+                return mean_over(z.square().sum(1), batch)
+
+            return task.value_and_grad(w, rows, loss, features=True)[1]
+
+        @per_client
+        def beyond_the_model(self, w: Tensor, rows: Batch) -> Tensor:
+            def loss(w: Tensor, rows: Batch) -> Tensor:
+                return task.trained_features(w, rows).square().sum()
+
+            return task.value_and_grad_of(loss, w, rows)[1]
+
+    w = task.vector(task.model).repeat(clients, 1)
+    one = batch()
+    rows = one._replace(x=one.x.repeat(clients, 1, 1), y=one.y.repeat(clients, 1))
+    for grads in (Lifted().features_alone(w, rows), Lifted().beyond_the_model(w, rows)):
+        assert (grads[:, task.head] == 0).all()
+        assert (grads[:, task.extractor] != 0).any(1).all()
+
+
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-3), (0.9, 1e-3)])
 def test_a_step_by_parameter_is_one_along_the_whole_gradient(task: Task, momentum: float, weight_decay: float) -> None:
     opt, w = Sgd(momentum, weight_decay), task.vector(task.model)

@@ -96,6 +96,12 @@ def twice() -> nn.Sequential:
     return nn.Sequential(first, second)
 
 
+def complex_valued() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    layer.phase = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+    return layer
+
+
 def with_a_constant() -> nn.Linear:
     layer = nn.Linear(4, 4)
     layer.register_buffer("scale", torch.ones(4))
@@ -109,6 +115,8 @@ def with_a_constant() -> nn.Linear:
         (lambda: nn.BatchNorm1d(4), r"`body` keeps running statistics.*layers\.BatchNorm2d"),
         (with_a_constant, r"`body\.scale` is a buffer"),
         (frozen, r"`body\.bias` is frozen"),
+        (lambda: nn.LazyLinear(4), r"`body\.weight` has no size yet: run the model once"),
+        (complex_valued, r"`body\.phase` is torch\.complex64"),
         (twice, r"two layers share a parameter"),
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.0)), "^$"),
     ],
@@ -124,6 +132,12 @@ def test_a_forward_of_its_own_is_refused() -> None:
 
     assert "Scaled has a `forward` of its own" in unsuited(Scaled(nn.Linear(4, 2)))
     assert not unsuited(model_of(body=Scaled(nn.Linear(4, 4)), head=nn.Linear(4, 2)))
+
+
+def test_a_hook_on_the_whole_model_is_refused() -> None:
+    model = model_of(body=nn.Linear(4, 4), head=nn.Linear(4, 2))
+    model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+    assert "a hook on the whole model" in unsuited(model)
 
 
 def test_blocks_are_named_bottom_to_top():

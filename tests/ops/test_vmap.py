@@ -103,6 +103,11 @@ def test_a_lifted_method_inside_a_lifted_method_is_refused(clients: int) -> None
         Thing().nested(outer(clients))
 
 
+def test_a_named_argument_of_a_lifted_method_is_refused() -> None:
+    with pytest.raises(TypeError, match="twist is lifted with @per_client, and takes its arguments by position"):
+        Thing().twist(outer(3), scale=1.0)
+
+
 @pytest.mark.parametrize("clients", [1, 3])
 def test_after_an_error_lifting_works_again(clients: int) -> None:
     with pytest.raises(ValueError, match="on purpose"):

@@ -1,7 +1,7 @@
 """Malicious clients: which ones they are, what they upload, and that no score counts them."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,6 +25,9 @@ from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, opened, simulate
 from tests.conformance.test_methods import TABLE, case
 from tests.works import HARD, accuracy, holds
+
+if TYPE_CHECKING:
+    from pflsweep.methods.protocol import Given
 
 KEYS = FEDERATION.draw_keys
 
@@ -199,6 +202,19 @@ def test_a_method_without_annotations_is_refused_when_it_uploads() -> None:
     assert scaled().refusal(Silent) == ""
     with pytest.raises(UserError, match="upload neither a model nor an update"):
         simulate(Silent, plugins=(scaled(),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable(FedAvg):
+    """A method whose annotations name what is imported under TYPE_CHECKING alone."""
+
+    def finish(self, given: "Given", data, work) -> tuple[stock.Up, stock.Empty]:
+        return super().finish(given, data, work)
+
+
+def test_annotations_that_cannot_be_read_say_nothing() -> None:
+    assert scaled().refusal(Unreadable) == ""
+    simulate(Unreadable, plugins=(scaled(),))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,13 @@ def test_more_rounds_are_another_trial(words: list[str]) -> None:
         (["algorithm=fedrep", "ala=on", "study=weight_learning", "study.client=2"], "sends whole models"),
         (["algorithm=local", "study=personal_steps"], "this method has none"),
         (["study=personal_steps", "study.steps=0"], "study.steps is 0"),
+        (["study=personal_steps", "attack=gaussian"], "an attack makes some malicious"),
+        (
+            ["algorithm=fedala", "algorithm.idle=0.5", "study=trajectory", "study.client=4", "attack=scaled"],
+            "study.client is 4, which the attack makes malicious, and its uploads are forged: name an honest client",
+        ),
+        (["algorithm=fedala", "study=weight_learning", "study.client=2", "train.rounds=1"], "train.rounds is 1"),
+        (["algorithm=fedala", "algorithm.idle=1", "study=weight_learning", "study.client=2"], "a smaller `idle`"),
         (["study=personal_steps", "data.new=5"], "two clients that train, and here is one"),
         (["study=personal_steps", "++study.step=1"], "Did you mean 'study.steps'"),
         (["study=personal_steps", "study._target_=pflsweep.algorithms.fedavg.FedAvg"], "is not a study"),
