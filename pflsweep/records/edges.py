@@ -55,9 +55,12 @@ def describe_equal(group: Mapping[str, Any]) -> str:
     return f" (the first of {count} equal)" if count > 1 else ""
 
 
-def describe_edge(key: str, value: str, side: str) -> str:
-    """Return a winner's value at an end as a part of a sentence."""
-    return f"{key}={value} is the {side} value tried"
+def describe_edge(group: Mapping[str, Any], key: str, side: str) -> str:
+    """Return where a winner's value is as a part of a sentence. A draw from a range is near its end, and rarely at it.
+
+    group: of a ledger. side: as `find_edges` returns it.
+    """
+    return f"near the {side} value of its range" if key in group.get("ranges", {}) else f"the {side} value tried"
 
 
 def _side(group: Mapping[str, Any], key: str, value: Any) -> str:

@@ -313,8 +313,13 @@ class Record:
         """
         own = vars(self).get("meta", {}).get("identity") == self.place.name
         movable = own and not isinstance(self.place, ArchivePath)
-        anew = f", or move the folder {self.place} away to train this trial anew" if movable else ""
-        return Damaged(f"{self.path(name)} cannot be read: it is {how}. Put the right file back{anew}.")
+        anew = (
+            f", or move the folder {self.place} away: its command then trains the trial anew, unless it is one of a "
+            "search, whose accuracy the sweep knows"
+        )
+        return Damaged(
+            f"{self.path(name)} cannot be read: it is {how}. Put the right file back{anew if movable else ''}."
+        )
 
 
 def digest_of_config(config: dict[str, Any]) -> str:

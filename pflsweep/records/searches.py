@@ -73,7 +73,10 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, ledger.seeds[: ledger.tune["seeds"]]))
     value = group["winner_value"]
     best = "" if value is None else f", {100 * value:.1f}%{describe_equal(group)}"
-    at = [describe_edge(key, as_override(group["winner"][key]), side) for key, side in find_edges(group).items()]
+    at = [
+        f"{key}={as_override(group['winner'][key])} is {describe_edge(group, key, side)}"
+        for key, side in find_edges(group).items()
+    ]
     return "; ".join([f"the best of {group['points']} points{scale} on {data} of seed {seeds}{best}", *at])
 
 

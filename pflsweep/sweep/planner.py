@@ -93,7 +93,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     plan = plan._replace(workers=replace(command.workers, count=count))
     _check_all(plan)
     _check_new_clients(plan)
-    if command.tune.sampler != "none" and not any(group.space for group in groups):
+    # A row of a table may search nothing, beside others that do
+    if command.tune.sampler != "none" and not command.only and not any(group.space for group in groups):
         raise UserError(
             f"tune={command.tune.sampler} has nothing to search: all keys of the methods' search spaces are set by "
             "the command or taken away by the sweep file. Say tune=none, or let a key be searched."
@@ -421,8 +422,11 @@ def _check_scored(plan: Plan, group: Group) -> None:
     method = config.node("algorithm").load()
     if view == "global" and method.global_model is stock.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if group.tries and plan.tune.split == "validation" and config.data.validation:
-        raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
+    if group.tries and plan.tune.split == "validation":
+        if config.data.validation:
+            raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
+        # A partition that is made to find its size may bring validation rows, beside which none can be held back
+        cost.partition_size(changed(config, {"data.validation": plan.tune.validation}))
 
 
 def _points_to_check(group: Group) -> list[Point]:

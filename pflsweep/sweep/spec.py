@@ -294,8 +294,10 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
         raise UserError(f"{what} '{name}': the file is {kind}. Names without .yaml are those of sweeps/.")
     if (file := _find_named(name, folder)) is not None:
         return file
-    # Of a name with a folder, such as common/lr, the others there are enough
-    near = [each for each in known if each.rpartition("/")[0] == name.rpartition("/")[0]] or known
+    # What is in the name's folder is enough; folders below it are named as a whole
+    at = name[: name.rfind("/") + 1]
+    below = [each.removeprefix(at).partition("/") for each in known if each.startswith(at)]
+    near = list(dict.fromkeys(f"{at}{first}{'/*' if rest else ''}" for first, _, rest in below)) or known
     raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(near) or 'none'}.")
 
 

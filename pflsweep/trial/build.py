@@ -122,7 +122,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     if data.validation and rows.validation is not None:
         raise UserError(
             f"data.validation is {data.validation}, which draws validation rows, and partition has some as well: "
-            "leave one of them out."
+            "leave one of them out. A search draws its own (tune.validation)."
         )
     require_apart(dataset, rows)
     everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pflsweep.records.edges import describe_equal, equal_points, find_edges
+from pflsweep.records.edges import describe_edge, describe_equal, equal_points, find_edges
 
 
 def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dict[str, Any]:
@@ -60,6 +60,12 @@ def test_points_that_agree_in_a_key_share_its_end() -> None:
         "winner_value": 0.5,
     }
     assert find_edges(searched) == {"train.lr": "largest"}
+
+
+def test_a_draw_from_a_range_is_near_its_end_and_not_the_largest_that_was_tried() -> None:
+    drawn, listed = group("train.lr", 0.0874, [0.1], [0.001, 0.1, True]), group("train.lr", 0.1, [0.01, 0.1])
+    assert describe_edge(drawn, "train.lr", "largest") == "near the largest value of its range"
+    assert describe_edge(listed, "train.lr", "largest") == "the largest value tried"
 
 
 def test_a_search_without_a_winner_has_no_end() -> None:

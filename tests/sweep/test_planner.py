@@ -298,6 +298,28 @@ def test_a_key_that_the_command_sets_is_not_searched() -> None:
     assert group.config.values["algorithm"]["mu"] == 0.3
 
 
+def test_a_row_that_searches_nothing_is_trained_alone_too(tmp_path: Path) -> None:
+    """A page's command for missing cells names such rows with `only`."""
+    table = "settings: {a: partition=iid}\nmethods: {f: algorithm=fedavg, l: algorithm=local}\nsearch: tune=grid\n"
+    (tmp_path / "mine.yaml").write_text(f"{table}space: {{f: null}}\n")
+    plan = planned(f"sweep={tmp_path}/mine.yaml", "only=[f]")
+    assert [(slot.final, plan.title(slot, {})) for slot in plan.slots] == [(True, "f a seed=0")]
+    (tmp_path / "mine.yaml").write_text(f"{table}space: {{all: {{train.lr: null}}}}\n")
+    with pytest.raises(UserError, match="tune=grid has nothing to search"):
+        planned(f"sweep={tmp_path}/mine.yaml")
+
+
+def test_a_partition_with_validation_rows_is_refused_before_a_search_on_such_rows() -> None:
+    rows = {"train": [[0, 1], [2, 3]], "test": [[4], [5]], "validation": [[6], [7]]}
+    Path("split.json").write_text(json.dumps(rows))
+    words = ["tune=grid", "partition=from_file", "partition.path=split.json"]
+    with pytest.raises(UserError, match=r"partition has some as well: .* A search draws its own \(tune\.validation\)"):
+        planned(*words)
+    assert planned(*words, "tune.split=test").groups[0].tries > 1
+    Path("split.json").write_text(json.dumps({**rows, "validation": [[], []]}))
+    assert planned(*words).groups[0].tries > 1
+
+
 @pytest.mark.slow
 def test_the_seed_of_the_command_comes_before_the_files() -> None:
     only = "only=[local,cifar10/clients25]"

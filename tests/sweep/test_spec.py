@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
-from pflsweep.sweep.spec import Scale, read_scale, read_space, read_table
+from pflsweep.sweep.spec import KEYS, ROW_KEYS, SCALE_KEYS, Scale, read_scale, read_space, read_table
 from pflsweep.util.errors import UserError
 from pflsweep.util.resources import sweep_names
 
@@ -275,6 +275,9 @@ def test_a_bad_scale_is_refused(text: str, words: list[str], capsys: pytest.Capt
 def test_what_is_no_file(capsys: pytest.CaptureFixture) -> None:
     refused(["sweep=pgfed/tabel1"], ["No sweep 'pgfed/tabel1'", "Did you mean 'pgfed/table1'"], capsys)
     refused(["sweep=nowhere.yaml"], ["No sweep 'nowhere.yaml'"], capsys)
+    refused(
+        ["sweep=table1"], ["No sweep 'table1'", "There are: benchmark, fedala/*, fedfomo/*, fedpg/*, pgfed/*."], capsys
+    )
     refused(["sweep=common/pgfed"], ["sweeps/common/pgfed.yaml: 'settings' has to name"], capsys)
     refused(["scale=smal"], ["No scale 'smal'", "Did you mean 'small'"], capsys)
     write("binary", SMALL)
@@ -297,3 +300,12 @@ def test_the_list_of_sweeps(capsys: pytest.CaptureFixture) -> None:
     }
     for name, end in ends.items():
         assert lines[name].endswith(end)
+
+
+def test_the_documentation_has_all_keys_of_a_table_and_of_a_scale() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    table = page.partition("A table's file has these keys:")[2].partition("\n\nKeys of the command")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == {*KEYS, "include"}
+    assert all(f"{key}: " in table for key in ROW_KEYS)
+    scale = page.partition("Such a file has any of")[2].partition("```")[0]
+    assert all(f"`{key}`" in scale for key in SCALE_KEYS)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from pflsweep.config.keys import as_override
-from pflsweep.records.edges import describe_equal
+from pflsweep.records.edges import describe_edge, describe_equal
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.formats import in_order
@@ -30,7 +30,7 @@ def _chosen(trials: CellTrials, key: str, value: Any) -> str:
     tried = {as_override(point[key]): point[key] for point, _ in trials.tried if key in point}
     ordered = map(as_override, sorted(tried.values(), key=in_order))
     notes = [f"of {', '.join(map(inline, ordered))}"] if len(tried) > 1 else []
-    notes += [f"the {trials.edges[key]} of those tried"] if key in trials.edges else []
+    notes += [describe_edge(trials.group, key, trials.edges[key])] if key in trials.edges else []
     notes_of = f" ({'; '.join(notes)})" if notes else ""
     return code(f"{key.rpartition('.')[2]}={as_override(value)}") + notes_of
 

@@ -110,7 +110,8 @@ def at_ends(sweep: SweepState) -> str:
     for g, group in enumerate(sweep.plan.groups):
         search = search_of(sweep, g)
         for key, side in find_edges(search).items():
-            methods.setdefault(describe_edge(key, as_override(search["winner"][key]), side), {})[group.method] = None
+            what = f"{key}={as_override(search['winner'][key])} is {describe_edge(search, key, side)}"
+            methods.setdefault(what, {})[group.method] = None
     lines = [f"{what} ({', '.join(names)})" for what, names in methods.items()]
     return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
 

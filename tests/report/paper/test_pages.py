@@ -526,7 +526,7 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "pgfed cifar10/clients50 seed 1 failed: ValueError: the loss is nan" in text
     assert "is running at round 1 of 3" in text
     assert "pgfed cifar10/clients25: one point of its search failed: it broke" in text
-    assert "`mu=0.1` (the smallest of those tried) (81.25% on validation data)" in text
+    assert "`mu=0.1` (the smallest value tried) (81.25% on validation data)" in text
     assert "ditto" not in text
     claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
     assert claim.endswith(
