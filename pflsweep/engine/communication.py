@@ -1,6 +1,5 @@
 """Communication cost: the size of messages, counted by the types of their fields."""
 
-import inspect
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -55,5 +54,5 @@ def _kinds(message: Any) -> list[str]:
 
 
 def _placed(message: Any) -> str:
-    """Return the name of a message's class, and its file."""
-    return f"{message.__name__} ({inspect.getsourcefile(message)})"
+    """Return the name of a message's class with that of its module."""
+    return f"{message.__module__}.{message.__qualname__}"

@@ -65,7 +65,7 @@ def unsuited(model: nn.Module) -> str:
         if isinstance(weight, nn.parameter.UninitializedParameter):
             return f"`{name}` has no size yet: run the model once on a row, torch.zeros(1, *shape), where it is built"
         if not weight.is_floating_point():
-            return f"`{name}` is {weight.dtype}: a parameter is real, so that of a complex one make two"
+            return f"`{name}` is {weight.dtype}: a parameter has to be real, so keep real and imaginary part as two"
         if not weight.requires_grad:
             return f"`{name}` is frozen, but all parameters are trained: compute with a constant in `forward`"
     if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):

@@ -68,8 +68,11 @@ class Unreadable(NamedTuple):
 
 @pytest.mark.parametrize(
     ("bad", "said"),
-    [(Untyped, "`w` of Untyped .*test_communication.py"), (Unreadable, "of Unreadable .*'Unknown' is not defined")],
+    [
+        (Untyped, r"`w` of tests\.engine\.test_communication\.Untyped has to be a Vector"),
+        (Unreadable, r"fields of tests\.engine\.test_communication\.Unreadable .*'Unknown' is not defined"),
+    ],
 )
-def test_a_message_that_is_refused_is_named_with_its_file(bad: Any, said: str) -> None:
+def test_a_message_that_is_refused_is_named_with_its_module(bad: Any, said: str) -> None:
     with pytest.raises(BadReturn, match=said):
         message_size(bad(torch.zeros(2, 3)))
