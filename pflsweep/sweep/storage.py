@@ -134,11 +134,13 @@ def _prepare_sqlite(file: Path) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(file, timeout=60)
-        try:
-            connection.execute("pragma journal_mode=wal")
-        finally:
-            connection.close()
+        # SQLite does not wait for another process that changes the mode of the same new file, but fails
+        with files.locked(file.parent):
+            connection = sqlite3.connect(file, timeout=60)
+            try:
+                connection.execute("pragma journal_mode=wal")
+            finally:
+                connection.close()
     except (OSError, sqlite3.Error) as error:
         if no_room := files.as_disk_full(error, file.parent):
             raise no_room from error

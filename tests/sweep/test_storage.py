@@ -1,6 +1,8 @@
 """The storage of a sweep: which databases are taken, and calls to one that is away."""
 
 import gc
+import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +69,27 @@ def test_sqlite_is_known_by_its_address_with_and_without_a_driver(address: str, 
 def test_a_database_in_memory_is_refused(address: str, plan: Plan) -> None:
     with pytest.raises(UserError, match=r"in memory, which workers cannot share\. Name a file"):
         Queue(given(plan, address, None))
+
+
+def test_a_database_that_another_command_is_creating_is_waited_for(tmp_path: Path) -> None:
+    began, end = threading.Event(), threading.Event()
+
+    def create() -> None:
+        with files.locked(tmp_path):
+            connection = sqlite3.connect(tmp_path / "optuna.db")
+            connection.execute("begin immediate")
+            began.set()
+            end.wait(60)
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(create)
+        assert began.wait(60)
+        opened = pool.submit(storages.open_storage, f"sqlite:///{tmp_path}/optuna.db", 10)
+        done, _ = wait([opened], timeout=0.2)
+        end.set()
+        assert not done
+        assert opened.result(60).get_all_studies() == []
 
 
 def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:
