@@ -58,7 +58,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
     (broken.SendsByChance, p.traffic_is_exact, "floats for each client in each round instead of ["),
-    (broken.SendsWhatCannotBeCounted, p.traffic_is_exact, "SaysNothing.w has to be a Vector"),
+    (broken.SendsWhatCannotBeCounted, p.traffic_is_exact, "SaysNothing has to be a Vector"),
     (broken.Ascends, p.hard_clients_are_survived, "training loss went from"),
     (broken.DividesByZero, p.hard_clients_are_survived, "NaN"),
 ]
