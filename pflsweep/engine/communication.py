@@ -38,21 +38,16 @@ def _kinds(message: Any) -> list[str]:
     """Return the type of each field of a message: vector, scalars, ids or kept. Raises BadReturn."""
     if not hasattr(message, "_fields"):
         raise BadReturn(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
-    kinds = []
+    kinds, full_name = [], f"{message.__module__}.{message.__qualname__}"
     try:
         hints = get_type_hints(message, include_extras=True)
     except NameError as error:
         raise BadReturn(
-            f"the fields of {_placed(message)} cannot be read: {error}. Import it outside `if TYPE_CHECKING`"
+            f"the fields of {full_name} cannot be read: {error}. Import it outside `if TYPE_CHECKING`"
         ) from error
     for name, hint in hints.items():
         annotated = [a for a in (hint, *get_args(hint)) if hasattr(a, "__metadata__")]
         if not annotated:
-            raise BadReturn(f"`{name}` of {_placed(message)} has to be a Vector, Scalars or Ids: it is sent")
+            raise BadReturn(f"`{name}` of {full_name} has to be a Vector, Scalars or Ids: it is sent")
         kinds.append(annotated[0].__metadata__[0])
     return kinds
-
-
-def _placed(message: Any) -> str:
-    """Return the name of a message's class with that of its module."""
-    return f"{message.__module__}.{message.__qualname__}"

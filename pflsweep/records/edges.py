@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflsweep.config import options
-from pflsweep.config.keys import is_number
+from pflsweep.config.keys import as_override, is_number
 
 # Share of a range, on its own scale, that counts as its end: a draw hardly ever hits the end itself
 NEAR = 0.02
@@ -61,6 +61,14 @@ def describe_edge(group: Mapping[str, Any], key: str, side: str) -> str:
     group: of a ledger. side: as `find_edges` returns it.
     """
     return f"near the {side} value of its range" if key in group.get("ranges", {}) else f"the {side} value tried"
+
+
+def describe_edges(group: Mapping[str, Any]) -> list[str]:
+    """Return the values of a winner that are at an end, each as a part of a sentence. group: of a ledger."""
+    return [
+        f"{key}={as_override(group['winner'][key])} is {describe_edge(group, key, side)}"
+        for key, side in find_edges(group).items()
+    ]
 
 
 def _side(group: Mapping[str, Any], key: str, value: Any) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pflsweep.config.identity import RUNTIME, with_neutral
-from pflsweep.config.keys import PLUGS, as_override, is_number, under
-from pflsweep.records.edges import describe_edge, describe_equal, find_edges
+from pflsweep.config.keys import PLUGS, is_number, under
+from pflsweep.records.edges import describe_edges, describe_equal
 from pflsweep.records.ledger import Ledger, ledgers, search_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
@@ -73,11 +73,9 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, ledger.seeds[: ledger.tune["seeds"]]))
     value = group["winner_value"]
     best = "" if value is None else f", {100 * value:.1f}%{describe_equal(group)}"
-    at = [
-        f"{key}={as_override(group['winner'][key])} is {describe_edge(group, key, side)}"
-        for key, side in find_edges(group).items()
-    ]
-    return "; ".join([f"the best of {group['points']} points{scale} on {data} of seed {seeds}{best}", *at])
+    return "; ".join(
+        [f"the best of {group['points']} points{scale} on {data} of seed {seeds}{best}", *describe_edges(group)]
+    )
 
 
 def _tried(records: Iterable[Record], searched: Iterable[tuple[Ledger, dict[str, Any]]]) -> set[str]:

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pflsweep.config.keys import as_override
-from pflsweep.records.edges import describe_edge, describe_equal, find_edges
+from pflsweep.records.edges import describe_edges, describe_equal
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
@@ -108,9 +107,7 @@ def at_ends(sweep: SweepState) -> str:
     """Return a paragraph on the winners that are at an end of what was tried; "" without any."""
     methods: dict[str, dict[str, None]] = {}
     for g, group in enumerate(sweep.plan.groups):
-        search = search_of(sweep, g)
-        for key, side in find_edges(search).items():
-            what = f"{key}={as_override(search['winner'][key])} is {describe_edge(search, key, side)}"
+        for what in describe_edges(search_of(sweep, g)):
             methods.setdefault(what, {})[group.method] = None
     lines = [f"{what} ({', '.join(names)})" for what, names in methods.items()]
     return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
