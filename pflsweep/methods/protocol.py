@@ -79,26 +79,20 @@ same mixture is what it predicts with. N = 4 clients, a cohort of M = 2, a model
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from torch import Tensor
 
 # Exported from here, so that a method needs one import.
 from pflsweep.config.fields import hyper as hyper
+from pflsweep.methods.messages import Ids as Ids
+from pflsweep.methods.messages import Kept as Kept
+from pflsweep.methods.messages import Scalars as Scalars
+from pflsweep.methods.messages import Vector as Vector
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
-
-# Types of a message's fields
-Vector = Annotated[Tensor, "vector"]
-"""Model parameters [C, P], a slice of P, or several of them; counted in floats."""
-Scalars = Annotated[Tensor, "scalars"]
-"""A few numbers for each client."""
-Ids = Annotated[Tensor, "ids"]
-"""Whole numbers, such as client ids or class counts."""
-Kept = Annotated[Tensor, "kept"]
-"""Not sent: the receiver has it from earlier rounds. The simulation stores one copy, on the server, for all clients."""
 
 
 class Setup(NamedTuple):

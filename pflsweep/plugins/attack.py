@@ -7,9 +7,10 @@ from typing import Any, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from pflsweep.methods.protocol import Given, Method, Plugin, Vector, Verbs, hyper
+from pflsweep.methods.messages import field_types
+from pflsweep.methods.protocol import Given, Method, Plugin, Verbs, hyper
 from pflsweep.ops import random
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import BadReturn, UserError
 
 FORGED = ("w", "delta", "g")  # fields of an upload that are forged: a model, or an update of one
 CHOICE, FORGERY = 0xA77AC, 0xA1  # folded into a client's key, so that these draws differ from its others
@@ -152,9 +153,8 @@ def _messages(verb: Callable, *place: int) -> list[type]:
 
 
 def _vectors(message: type) -> list[str]:
-    """Return the fields of a message that hold a vector."""
-    hints = get_type_hints(message, include_extras=True)
-    return [name for name, hint in hints.items() if Vector in (hint, *get_args(hint))]
+    """Return the fields of a message that hold a vector. Raises BadReturn if the type of a field cannot be read."""
+    return [name for name, kind in field_types(message).items() if kind == "vector"]
 
 
 def _all_send_w(method: type[Method]) -> bool:
@@ -164,7 +164,10 @@ def _all_send_w(method: type[Method]) -> bool:
 
 def _unforgeable(message: type) -> str:
     """Return why an upload cannot be forged; "" if it can."""
-    names = _vectors(message)
+    try:
+        names = _vectors(message)
+    except BadReturn as error:
+        return str(error)
     others = [f"`{name}`" for name in names if name not in FORGED]
     if others:
         return f"its clients upload {', '.join(others)} too, for which the attacks are not defined"

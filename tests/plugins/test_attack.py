@@ -217,6 +217,25 @@ def test_annotations_that_cannot_be_read_say_nothing() -> None:
     simulate(Unreadable, plugins=(scaled(),))
 
 
+class UnreadableUp(NamedTuple):
+    """An upload with a field whose type is imported under TYPE_CHECKING alone."""
+
+    w: Vector
+    loss: "Given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadableField(FedAvg):
+    """A method that says that it uploads `UnreadableUp`."""
+
+    def finish(self, given, data, work) -> tuple[UnreadableUp, stock.Empty]:
+        return UnreadableUp(work.w, work.w[:, 0]), given.client
+
+
+def test_an_upload_whose_fields_cannot_be_read_is_refused_before_training() -> None:
+    assert "'Given' is not defined. Import it outside `if TYPE_CHECKING`" in scaled().refusal(UnreadableField)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SaysNothingOfDown(FedAvg):
     """A method whose `send` has no return annotation."""
