@@ -24,7 +24,7 @@ class Federation:
     sizes: [N] training samples. class_counts: [N, K] training rows of each class. group, accuracy: as in Rows.
     checksum: that of the dataset, followed by that of the partition.
     targets: [N] the client whose validation and test rows each client is given: itself, unless `permuted`.
-    chances: [N] each client's probability to be drawn first into a cohort; None: all are equal.
+    participation_probabilities: [N] each client's probability to be drawn first into a cohort; None: all are equal.
     cohorts, batches: prescribed by the user, as in Prescribed; None: they are drawn.
     """
 
@@ -55,7 +55,7 @@ class Federation:
         self.group, self.accuracy = rows.group, rows.accuracy
         self.checksum = dataset.checksum + rows.checksum
         self.targets = list(range(self.clients))
-        self.chances: np.ndarray | None = None
+        self.participation_probabilities: np.ndarray | None = None
         self.cohorts: list[np.ndarray] | None = None
         self.batches: dict[tuple[int, int], list[np.ndarray]] | None = None
         self.rows = self._split(rows, validation)
@@ -99,7 +99,9 @@ class Federation:
 
     def only(self, ids: np.ndarray) -> "Federation":
         """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""
-        assert all(each is None for each in (self.cohorts, self.batches, self.chances)), "they are of all clients"
+        assert all(each is None for each in (self.cohorts, self.batches, self.participation_probabilities)), (
+            "they are of all clients"
+        )
         some = copy(self)
         some.clients, some.targets, some._public = len(ids), list(range(len(ids))), {}
         some.keys, some.draw_keys, some.sizes, some.class_counts = (
@@ -109,7 +111,7 @@ class Federation:
         some.rows = {split: [rows[i] for i in ids] for split, rows in self.rows.items()}
         return some
 
-    def newcomers(self, count: int) -> tuple["Federation", "Federation | None"]:
+    def split_new_clients(self, count: int) -> tuple["Federation", "Federation | None"]:
         """Return (the federation without `count` random clients, a federation of these new clients, None for 0).
 
         Raises UserError if no client is left to train.

@@ -28,10 +28,10 @@ def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
         return torch.from_numpy(federation.cohorts[round - 1])
     keys, order = federation.keys.sort()
     rng = generator(federation.seed, "cohort", 1 if kind == "fixed" else round)
-    if federation.chances is None:
+    if federation.participation_probabilities is None:
         drawn = rng.permutation(len(keys))[:size]
     else:
-        drawn = rng.choice(len(keys), size, replace=False, p=federation.chances[order.numpy()])
+        drawn = rng.choice(len(keys), size, replace=False, p=federation.participation_probabilities[order.numpy()])
     return order[torch.from_numpy(drawn).sort().values]
 
 

@@ -158,12 +158,12 @@ class Record:
         return self._read("partition.parquet", read_parquet)
 
     @property
-    def newcomers(self) -> pd.DataFrame:
+    def new_clients(self) -> pd.DataFrame:
         """Return the new clients' scores: one row per client and epoch of fine-tuning the model of the last round.
 
         The table is empty if all clients train. Raises UserError if new clients have not fine-tuned that model.
         """
-        table = self._newcomers()
+        table = self._new_clients()
         own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
         if own.empty and self.config.get("data", {}).get("new"):
             known = sorted(set(table["round"]))
@@ -249,7 +249,7 @@ class Record:
             )
         return found
 
-    def _newcomers(self) -> pd.DataFrame:
+    def _new_clients(self) -> pd.DataFrame:
         """Return the new clients' scores for all rounds at which the trial has ended."""
         return self._read("newcomers.parquet", read_parquet, pd.DataFrame({"round": []}))
 

@@ -148,7 +148,7 @@ class RecordWriter(Record):
             if rounds:
                 rows, clients = (table[table["round"].isin(rounds)] for table in tables)
                 self._ends.append((rows, clients))
-        own, others = self._newcomers(), earlier._newcomers()
+        own, others = self._new_clients(), earlier._new_clients()
         others = others[~others["round"].isin(own["round"])]
         self._write_ends()
         if len(others):
@@ -165,9 +165,9 @@ class RecordWriter(Record):
         with writing(self.folder):
             self.path_on_disk(name).unlink(missing_ok=True)
 
-    def save_newcomers(self, table: pd.DataFrame) -> None:
+    def save_new_clients(self, table: pd.DataFrame) -> None:
         """Write the new clients' scores for the last round, beside those of rounds at which the trial ended before."""
-        before = self._newcomers()
+        before = self._new_clients()
         others = before[before["round"] != self.done]
         with writing(self.folder):
             both = joined([others, table.assign(round=self.done)])

@@ -31,7 +31,7 @@ from pflsweep.report.quantities import (
     by_round,
     client_accuracy,
     mean_curve,
-    newcomers_accuracy,
+    new_clients_accuracy,
     summary,
 )
 from pflsweep.report.stats import Interval, interval, over_seeds
@@ -97,11 +97,11 @@ class Row:
         """
         return mean_curve(self.label, [by_round(record) for record in self.records], _interval)
 
-    def newcomers(self) -> Curve | None:
+    def new_clients(self) -> Curve | None:
         """Return the mean over seeds of the clients that took part in no round, by epoch of fine-tuning; None if
         there are none.
         """
-        curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
+        curves = [curve for record in self.records if len(curve := new_clients_accuracy(record))]
         return mean_curve(self.label, curves, _interval) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
@@ -122,9 +122,9 @@ class Setting:
     rows: list[Row]  # with a finished run each
 
     @property
-    def newcomers(self) -> list[Curve]:
+    def new_clients(self) -> list[Curve]:
         """The curve of each row that has new clients."""
-        return [curve for row in self.rows if (curve := row.newcomers()) is not None]
+        return [curve for row in self.rows if (curve := row.new_clients()) is not None]
 
     def baseline(self, method: str | None) -> Row | None:
         """Return the row called so (by its label, else by its method).

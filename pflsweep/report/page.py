@@ -64,7 +64,7 @@ def _section(
     setting: Setting, end: str, baseline: str | None, goal: float | None, out: Path, chosen: Chosen
 ) -> dict[str, Any]:
     """Return one setting's part of the page; tables and lines are markdown. end: of its figures' names."""
-    base, new = setting.baseline(baseline), tables.newcomers(setting)
+    base, new = setting.baseline(baseline), tables.new_clients(setting)
     return {
         "name": setting.name,
         "accuracy": tables.as_markdown(tables.accuracy(setting, base)),
@@ -74,7 +74,7 @@ def _section(
         "no_baseline": baseline if base is None else "",
         "others": tables.as_markdown(tables.others(setting, base, goal)),
         "targets": any(map(tables.further_scores, setting.rows)),
-        "newcomers": tables.as_markdown(new) if len(new) else "",
+        "new_clients": tables.as_markdown(new) if len(new) else "",
         "cost": tables.as_markdown(tables.cost(setting)),
         "figures": draw(setting, base, out, end),
         "shared": _listing(setting.config),
@@ -115,7 +115,7 @@ def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dic
     curves = figures.accuracy([row.curve() for row in setting.rows], f"Personal models, {setting.name}", band)
     style.save(curves, out / f"accuracy{suffix}")
     made = {f"accuracy{suffix}": "accuracy by round"}
-    if new := setting.newcomers:
+    if new := setting.new_clients:
         style.save(figures.accuracy(new, f"New clients, {setting.name}", band, by="epoch"), out / f"new{suffix}")
         made[f"new{suffix}"] = "accuracy of new clients by epoch of fine-tuning"
     pairs = {row.label: row.gains(base) for row in setting.rows if row is not base} if base else {}

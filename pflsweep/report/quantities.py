@@ -31,11 +31,11 @@ class HasRounds(Protocol):
     def rounds(self) -> pd.DataFrame: ...
 
 
-class HasNewcomers(Protocol):
+class HasNewClients(Protocol):
     """A record, or what a report has kept of one, with the clients that took part in no round."""
 
     @property
-    def newcomers(self) -> pd.DataFrame: ...
+    def new_clients(self) -> pd.DataFrame: ...
 
 
 class Summary(NamedTuple):
@@ -114,11 +114,11 @@ def client_accuracy(clients: pd.DataFrame, view: str = "personal", target: str =
     return (shown["correct"] / shown["n"]).set_axis(shown["client"]).sort_index()
 
 
-def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
+def new_clients_accuracy(record: HasNewClients) -> pd.Series:
     """Return the mean accuracy of clients that took part in no round, by epoch of fine-tuning; empty without such
     clients.
     """
-    table = record.newcomers
+    table = record.new_clients
     if table.empty:
         return pd.Series(dtype=float)
     table = table[table["n"] > 0]

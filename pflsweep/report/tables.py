@@ -112,8 +112,8 @@ def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -
             reached = _reaching(row, goal)
             line[f"rounds_to_{100 * goal:g}%"] = float(np.mean(reached)) if reached else math.nan
             line[f"seeds_reaching_{100 * goal:g}%"] = len(reached)
-        if setting.newcomers:
-            curve = row.newcomers()
+        if setting.new_clients:
+            curve = row.new_clients()
             line["new_clients"] = curve.mean[0] if curve else math.nan
             line["new_clients_tuned"] = curve.mean[-1] if curve else math.nan
         line |= {name: row.mean(name) for name in ("rounds", "seconds", "images_per_second")}
@@ -122,7 +122,7 @@ def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -
     return pd.DataFrame(lines)
 
 
-def newcomers(setting: Setting) -> pd.DataFrame:
+def new_clients(setting: Setting) -> pd.DataFrame:
     """Return accuracies of new clients in percent, before and after fine-tuning; one row per method.
 
     New clients took part in no round.
@@ -134,7 +134,7 @@ def newcomers(setting: Setting) -> pd.DataFrame:
             "after 1 epoch": percent(curve.mean[1]) if len(curve.mean) > 1 else NONE,
             f"after {curve.rounds[-1]:.0f} epochs": percent(curve.mean[-1]),
         }
-        for curve in setting.newcomers
+        for curve in setting.new_clients
     )
 
 

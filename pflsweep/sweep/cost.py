@@ -117,8 +117,8 @@ def partition_size(config: Config) -> PartitionSize:
                 raise
             except Exception as error:  # a user's own code may fail in any way
                 raise _failed(f"{partition} cannot cut the dataset", error) from error
-            clients = federation.clients
-            _partition_sizes[key] = PartitionSize(int(federation.sizes.sum()), clients, clients, federation.checksum)
+            count = federation.clients
+            _partition_sizes[key] = PartitionSize(int(federation.sizes.sum()), count, count, federation.checksum)
         return _partition_sizes[key]
     clients = partition.options.get("clients")
     training_clients = clients and clients - config.data.new

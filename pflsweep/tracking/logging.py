@@ -168,7 +168,7 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
     }
     metrics = {f"summary/{name}": value for name, value in values.items()}
     metrics |= {f"partition/{name}": value for name, value in record.meta.get("statistics", {}).items()}
-    metrics |= {f"new/{name}": value for name, value in _newcomers(record).items()}
+    metrics |= {f"new/{name}": value for name, value in _new_client_metrics(record).items()}
     values = {name: _finite(value) for name, value in metrics.items()}
     if last_step(client, run_id, "summary/accuracy") >= record.done:
         known = client.get_run(run_id).data.metrics
@@ -186,11 +186,11 @@ def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
         client.log_batch(run_id, [metric for metric in metrics if metric.key.startswith(scores)])
 
 
-def _newcomers(record: Record) -> dict[str, float]:
+def _new_client_metrics(record: Record) -> dict[str, float]:
     """Return the mean accuracy of new clients before and after fine-tuning; {} without new clients."""
-    from pflsweep.report.quantities import newcomers_accuracy
+    from pflsweep.report.quantities import new_clients_accuracy
 
-    curve = newcomers_accuracy(record)
+    curve = new_clients_accuracy(record)
     return {"accuracy_before": float(curve.iloc[0]), "accuracy_after": float(curve.iloc[-1])} if len(curve) else {}
 
 

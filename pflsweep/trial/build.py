@@ -4,22 +4,34 @@ import inspect
 import math
 import re
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
 
 from pflsweep.config.compose import Config
 from pflsweep.config.hydra_loader import option_files, read_option
 from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.config.node import Node
+from pflsweep.config.options import Metrics
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.files import find_root, one_at_a_time, reading
+from pflsweep.data.federation import Federation
+from pflsweep.data.participation import participation_probabilities
+from pflsweep.data.partition.apart import require_apart
+from pflsweep.data.prescribed import Prescribed, checked_partition
+from pflsweep.engine.simulation import Schedule
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Method, Plugin, Verbs, unexamined
+from pflsweep.methods.task import Task
+from pflsweep.models.blocks import MalformedError, head_of, unsuited
+from pflsweep.models.layers import context
+from pflsweep.ops import memory, random
+from pflsweep.studies.study import Study
 from pflsweep.trial.device import check_precision, device_of
 from pflsweep.trial.schedule import COPIES, schedule_of
 from pflsweep.util import trace
 from pflsweep.util.errors import UserError, in_gb, one_line
-
-# This module imports PyTorch, which a plan does without
-if TYPE_CHECKING:
-    from pflsweep.data.dataset import Dataset
-    from pflsweep.data.prescribed import Prescribed
-    from pflsweep.methods.protocol import Method
 
 # In PyTorch's messages about a model that is too large
 TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")
@@ -32,23 +44,20 @@ OF_OWNERS = ("pflsweep.data.partition.natural.split", "pflsweep.data.partition.d
 class Parts(NamedTuple):
     """The objects of a trial."""
 
-    federation: Any
-    new: Any  # the federation of the clients that do not train; None without such clients
-    model: Any
-    task: Any
-    method: Any
-    plugins: dict[str, Any]  # by config group
-    verbs: Any
-    schedule: Any
-    metrics: Any
-    study: Any  # None without a study
+    federation: Federation
+    new: Federation | None  # the clients that do not train; None without such clients
+    model: nn.Sequential
+    task: Task
+    method: Method
+    plugins: dict[str, Plugin]  # by config group
+    verbs: Verbs
+    schedule: Schedule
+    metrics: Metrics
+    study: Study | None
 
 
-def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
+def build(config: Config, prescribed: Prescribed | None = None) -> Parts:
     """Build all objects of a trial. Raises UserError if options do not go together."""
-    from pflsweep.methods.optimizer import Sgd
-    from pflsweep.methods.protocol import Verbs
-    from pflsweep.methods.task import Task
 
     train = config.train
     federation, new = build_federation(config, prescribed)
@@ -80,17 +89,11 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     return Parts(federation, new, model, task, method, plugins, verbs, schedule, config.metrics, study)
 
 
-def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> tuple[Any, Any]:
+def build_federation(config: Config, prescribed: Prescribed | None = None) -> tuple[Federation, Federation | None]:
     """Return the dataset cut into clients, and the federation of new clients, which do not train (None without).
 
     Raises UserError.
     """
-    from pflsweep.data.datasets.files import find_root
-    from pflsweep.data.federation import Federation
-    from pflsweep.data.participation import participation_probabilities
-    from pflsweep.data.partition.apart import require_apart
-    from pflsweep.data.prescribed import checked_partition
-    from pflsweep.ops.random import without_global_draws
 
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
@@ -105,9 +108,8 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
             return partition.call(dataset, data_seed, root=root, device=device)
 
         own = not partition.path.startswith("pflsweep.")
-        returned = (
-            without_global_draws(cut, str(partition), "when it cuts the dataset", remedy=BY_SEED) if own else cut()
-        )
+        what = "when it cuts the dataset"
+        returned = random.without_global_draws(cut, str(partition), what, remedy=BY_SEED) if own else cut()
         try:
             rows = checked_partition(returned, dataset)
         except UserError as error:
@@ -126,21 +128,21 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
         )
     require_apart(dataset, rows)
     everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)
-    federation, new = everybody.newcomers(data.new)
+    federation, new = everybody.split_new_clients(data.new)
     if dataset.standardise:
         federation.standardise(*([] if new is None else [new]))
     if data.targets == "permuted":
         federation = federation.permuted(data.shuffle)
-    federation.chances = participation_probabilities(federation, config.train.sampling, config.train.sampling_alpha)
+    federation.participation_probabilities = participation_probabilities(
+        federation, config.train.sampling, config.train.sampling_alpha
+    )
     if prescribed is not None:
         federation.cohorts, federation.batches = prescribed.cohorts, prescribed.batches
     return federation, new
 
 
-def build_dataset(config: Config) -> Any:
+def build_dataset(config: Config) -> Dataset:
     """Read the dataset from data.root. Raises UserError if it cannot be read or its loader returns no dataset."""
-    from pflsweep.data.dataset import Dataset
-    from pflsweep.data.datasets.files import find_root, one_at_a_time, reading
 
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
@@ -174,7 +176,7 @@ def _owner_column(config: Config) -> dict[str, Any]:
     return {"owner_column": column}
 
 
-def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
+def _check_prescribed(config: Config, prescribed: Prescribed | None) -> None:
     """Raise UserError if a config does not go with what is prescribed."""
     data = config.data
     if data.prescribed != (None if prescribed is None else prescribed.digest):
@@ -200,13 +202,11 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
         )
 
 
-def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
+def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """Build the initial model, whose weights depend on the seed alone: all methods begin with the same.
 
     Raises UserError if it is too large, or has no blocks, of which some methods share a part.
     """
-    from pflsweep.models.blocks import MalformedError, head_of, unsuited
-    from pflsweep.ops import random
 
     check_size(config, shape, classes)
     try:
@@ -230,12 +230,8 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     return model
 
 
-def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
+def _require_forward_pass(node: Node, task: Task, federation: Federation) -> None:
     """Raise UserError if a model does not take the dataset's rows, or draws from PyTorch's own generator."""
-    import torch
-
-    from pflsweep.models.layers import context
-    from pflsweep.ops import random
 
     rows = torch.from_numpy(federation.rows["train"][0][:2]).to(federation.device)
     x = federation.gather(rows)[0].cpu()
@@ -245,10 +241,10 @@ def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
     )
     with torch.no_grad(), context(), random.no_unseeded_draws(draws):
         try:
-            # By its modules, all blocks: `logits` of linear layers alone would flatten the rows by itself
+            # The blocks run as modules: `task.logits` of a dense model would flatten, and accept, any input
             task.upper(task.vector(task.model), x, len(task.blocks))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            # Of shipped blocks the place says nothing
+            # The file and line are named only where they are in the user's code
             place = trace.line(error) if trace.is_shortened(error) else ""
             raise UserError(
                 f"{node} does not take the rows of this dataset, x {[2, *x.shape[1:]]}: {one_line(error)}{place}"
@@ -261,9 +257,6 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
     Weights are counted on PyTorch's meta device, without memory. A system that overcommits memory would let the model
     be built, and kill the process later without a message.
     """
-    import torch
-
-    from pflsweep.ops import memory, random
 
     try:
         with random.seeded_for(config.seed, "model"), torch.device("meta"):
@@ -288,7 +281,7 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
         )
 
 
-def _check_text(dataset: Node, model: Node, data: "Dataset") -> None:
+def _check_text(dataset: Node, model: Node, data: Dataset) -> None:
     """Raise UserError unless texts meet a model of word vectors, with one for each token, that reads their padding."""
     words, tokens = model.options.get("vocabulary"), data.vocabulary
     if words is None and tokens is not None:
@@ -328,7 +321,7 @@ def dp_sgd(config: Config) -> tuple[float, float] | None:
     return options.get("clip", 1.0), options.get("sigma", 1.0)
 
 
-def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
+def _check_private_batches(config: Config, prescribed: Prescribed | None) -> None:
     """Raise UserError if DP-SGD is combined with keys about the order of batches: it draws its batches itself."""
     if config.chooses("privacy") and prescribed is not None and prescribed.batches is not None:
         raise UserError(
@@ -345,9 +338,8 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
         )
 
 
-def _check_own_lr(cls: "type[Method]", lr_of: str, algorithm: Node) -> None:
+def _check_own_lr(cls: type[Method], lr_of: str, algorithm: Node) -> None:
     """Raise UserError if clients would have their own learning rates in a method that reads one for all."""
-    from pflsweep.methods.protocol import unexamined
 
     if cls.own_lr:
         why = unexamined(cls, "own_lr")

@@ -1,12 +1,13 @@
 """Choose the device of a trial, and check that it has the precision of its gradients."""
 
+import torch
+
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
 
 def device_of(name: str) -> str:
     """Return "cpu" or "cuda" for the key `device`. Raises UserError if it names a device that is not there."""
-    import torch
 
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device is 'cuda', but PyTorch sees no GPU here. Use device=cpu or device=auto.")
@@ -23,7 +24,6 @@ def check_precision(name: str, device: str) -> None:
 
 def _warn_emulated() -> None:
     """Warn where PyTorch emulates bf16 in software, which is slower than fp32 (docs/speed.md)."""
-    import torch
 
     # PyTorch 2.10 has no such function, and on ARM its keys are others: no warning then
     can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -15,8 +15,10 @@ from pflsweep.config.identity import NUMERICS, config_digest, identity, method_n
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.node import Node
 from pflsweep.config.schema import BUILT, DESCRIBED, neutral_values
+from pflsweep.methods.protocol import Plugin
 from pflsweep.ops import products
 from pflsweep.records.content import FORMAT
+from pflsweep.studies.study import Study
 from pflsweep.trial.build import Parts
 from pflsweep.util import processor
 from pflsweep.util.source_hash import code_digests, own_source_hashes
@@ -26,7 +28,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     """Return the content of a trial's meta.json."""
     chosen, dataset = config.choices, parts.federation.dataset
     code, bad = own_code_hashes(config), parts.verbs.malicious
-    beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
+    beside: dict[str, Plugin | Study] = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
     digest = digest_of(config, all(part.resumable for part in (parts.method, *beside.values())), code)
     partition = chosen["partition"] + "-prescribed" * (config.data.prescribed is not None)

@@ -17,6 +17,7 @@ import torch
 from pflsweep.config.compose import Config
 from pflsweep.config.options import Tracking
 from pflsweep.config.schema import check, typed
+from pflsweep.data.federation import Federation
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.finetune import fine_tune
@@ -41,7 +42,7 @@ from pflsweep.trial.result import Result
 from pflsweep.trial.tables import (
     client_rows,
     matrices,
-    newcomer_table,
+    new_client_table,
     partition_table,
     round_row,
     score_columns,
@@ -163,7 +164,7 @@ def _nothing_left_to_train(record: Record, config: Config) -> bool:
     if record.done > rounds:
         _require_evaluated(record, rounds)
         # Raises where new clients were not fine-tuned after that round
-        _ = Record.as_of(record.folder, rounds).newcomers
+        _ = Record.as_of(record.folder, rounds).new_clients
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
@@ -370,7 +371,7 @@ def _finish(record: RecordWriter, simulation: engine.Simulation, parts: Parts, c
     if wanted.models:
         record.save_models(_models(simulation))
     if parts.new is not None:
-        record.save_newcomers(_newcomers(simulation, parts, config))
+        record.save_new_clients(_fine_tune_new_clients(parts.new, simulation, parts, config))
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
@@ -398,7 +399,9 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
     }
 
 
-def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> pd.DataFrame:
+def _fine_tune_new_clients(
+    new: Federation, simulation: engine.Simulation, parts: Parts, config: Config
+) -> pd.DataFrame:
     """Let new clients fine-tune the global model, and return their scores by epoch.
 
     Where the method has no global model they begin with the initial one, as in training alone.
@@ -411,8 +414,8 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
     numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}
     # An epoch is a pass over a client's rows here, also where local training takes so many steps
     batching = simulation.schedule.batching._replace(steps=None)
-    scores = fine_tune(parts.task, parts.new, w, opt, lr=train.lr, batching=batching, **numbers)
-    return newcomer_table(scores, parts.new.keys.numpy())
+    scores = fine_tune(parts.task, new, w, opt, lr=train.lr, batching=batching, **numbers)
+    return new_client_table(scores, new.keys.numpy())
 
 
 def _fastest(parts: Parts) -> int | None:

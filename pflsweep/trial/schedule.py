@@ -2,9 +2,15 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+
+import torch
 
 from pflsweep.config.options import Train
+from pflsweep.data.batching import Batching
+from pflsweep.data.federation import Federation
+from pflsweep.engine.simulation import Schedule
+from pflsweep.engine.workers import possible, usable_cores
+from pflsweep.ops import memory
 from pflsweep.util.errors import UserError, in_gb
 
 COPIES = 3  # copies of a model's weights that training one client holds at least
@@ -14,10 +20,8 @@ YEAR = 365.25 * 86400  # seconds
 TOO_LONG = 10  # years
 
 
-def schedule_of(train: Train, federation: Any, size: int) -> Any:
+def schedule_of(train: Train, federation: Federation, size: int) -> Schedule:
     """Return the trial's schedule. size: parameters of the model. Raises UserError if no machine could run it."""
-    from pflsweep.data.batching import Batching
-    from pflsweep.engine.simulation import Schedule
 
     usual = 1 if federation.device.type == "cpu" else federation.clients
     chunk = usual if train.chunk == "auto" else int(train.chunk)
@@ -52,16 +56,13 @@ def _check_end(train: Train, samples: float) -> None:
         )
 
 
-def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
+def _workers(train: Train, device: torch.device, cohort: int, size: int) -> int:
     """Return how many processes train a cohort: by default as many as this process has threads.
 
     They are never more than the cohort has clients. With fewer than half as many clients as cores, threads are faster.
     Raises UserError on several workers with several threads each, which a fork cannot have, and on more workers than
     the machine's cores and memory can hold.
     """
-    import torch
-
-    from pflsweep.engine.workers import possible
 
     threads, workers = train.threads, None if train.workers == "auto" else int(train.workers)
     if workers is not None:
@@ -79,13 +80,11 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     return min(workers, cohort)
 
 
-def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
+def _check_workers(workers: int, device: torch.device, cohort: int, size: int) -> None:
     """Raise UserError if `workers` processes are more than the machine's cores and memory can hold.
 
     size: parameters of the model.
     """
-    from pflsweep.engine.workers import usable_cores
-    from pflsweep.ops import memory
 
     most = CROWD * usable_cores()
     if workers > most:

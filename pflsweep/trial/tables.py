@@ -78,7 +78,7 @@ def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def newcomer_table(scores: list[Scores], keys: np.ndarray) -> pd.DataFrame:
+def new_client_table(scores: list[Scores], keys: np.ndarray) -> pd.DataFrame:
     """Return one row per new client and epoch of its fine-tuning; epoch 0 is before the first.
 
     keys: numbers of the new clients in the partition, [N].

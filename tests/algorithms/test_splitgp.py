@@ -119,7 +119,7 @@ def test_wire(hyper, traffic):
 
 
 @BOTH
-def test_what_is_saved_and_what_a_newcomer_gets(hyper):
+def test_what_is_saved_and_what_a_new_client_gets(hyper):
     run = simulate(SplitGP, hyper, rounds=2, participation=0.2)
     never = run.simulation.last < 0
     assert never.any()

@@ -137,7 +137,7 @@ def test_a_longer_record_keeps_the_scores_at_which_the_shorter_one_ended(
     def tables(rounds: int) -> list[pd.DataFrame]:
         record = Record.as_of(only("A").folder, rounds)
         scores = pd.DataFrame([record.last_row]).filter(like="personal_")
-        return [record.clients, record.newcomers, scores]
+        return [record.clients, record.new_clients, scores]
 
     before = {rounds: tables(rounds) for rounds in (1, 2)}
     if through == "archive":

@@ -280,7 +280,7 @@ def test_validation_rows_follow_the_client_and_not_its_place():
 def test_what_is_drawn_before_training_belongs_to_the_datas_seed():
     def drawn(seed: int, data_seed: int) -> list[list[int]]:
         federation = split(0.5, seed=seed, data_seed=data_seed)
-        new = federation.newcomers(2)[1].keys
+        new = federation.split_new_clients(2)[1].keys
         return [*(own.tolist() for own in federation.rows["validation"]), new.tolist(), federation.public(0.5).tolist()]
 
     assert drawn(0, 7) == drawn(1, 7)

@@ -77,7 +77,7 @@ def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
 
 def test_new_clients_are_apart_and_keep_their_rows_and_keys():
     whole = fixture().federation
-    federation, new = whole.newcomers(2)
+    federation, new = whole.split_new_clients(2)
     assert (federation.clients, new.clients) == (4, 2)
     keys = federation.keys.tolist() + new.keys.tolist()
     assert sorted(keys) == whole.keys.tolist()
@@ -92,7 +92,7 @@ def test_new_clients_are_apart_and_keep_their_rows_and_keys():
 
 def test_who_is_new_depends_on_the_seed_and_on_keys_alone():
     def new(**options) -> set[int]:
-        return set(fixture(**options).federation.newcomers(2)[1].keys.tolist())
+        return set(fixture(**options).federation.split_new_clients(2)[1].keys.tolist())
 
     assert new() == new() == new(order=ORDER)
     assert len({frozenset(new(seed=seed)) for seed in range(8)}) > 3
@@ -100,14 +100,14 @@ def test_who_is_new_depends_on_the_seed_and_on_keys_alone():
 
 def test_without_new_clients_nothing_changes():
     whole = fixture().federation
-    federation, new = whole.newcomers(0)
+    federation, new = whole.split_new_clients(0)
     assert federation is whole
     assert new is None
 
 
 def test_somebody_has_to_train():
     with pytest.raises(UserError, match=r"data.new is 6: it must be below the 6 clients"):
-        fixture().federation.newcomers(6)
+        fixture().federation.split_new_clients(6)
 
 
 # Non-uniform participation
@@ -146,7 +146,7 @@ def plainly(order: list[int] | None = None) -> Simulation:
 
 def simulation(kind: str, alpha: float = 1.0, order: list[int] | None = None) -> Simulation:
     sim = plainly(order)
-    sim.federation.chances = participation_probabilities(sim.federation, kind, alpha)
+    sim.federation.participation_probabilities = participation_probabilities(sim.federation, kind, alpha)
     return sim
 
 
@@ -158,7 +158,9 @@ def test_uniform_cohorts_are_as_ever():
 
 def test_larger_clients_are_sampled_more_often():
     sim = simulation("size")
-    assert sim.federation.chances == pytest.approx(sim.federation.sizes.numpy() / sim.federation.sizes.sum().item())
+    assert sim.federation.participation_probabilities == pytest.approx(
+        sim.federation.sizes.numpy() / sim.federation.sizes.sum().item()
+    )
     seen = cohorts(sim)
     assert seen[1] == seen.min() < 0.5 * seen[0], "the client of one sample"
 
@@ -172,8 +174,8 @@ def test_a_smaller_alpha_favours_fewer():
 @pytest.mark.parametrize("kind", ["size", "dirichlet"])
 def test_chances_follow_the_client_and_not_its_place(kind):
     plain, moved = simulation(kind), simulation(kind, order=ORDER)
-    by_key = dict(zip(plain.federation.keys.tolist(), plain.federation.chances, strict=True))
-    for key, chance in zip(moved.federation.keys.tolist(), moved.federation.chances, strict=True):
+    by_key = dict(zip(plain.federation.keys.tolist(), plain.federation.participation_probabilities, strict=True))
+    for key, chance in zip(moved.federation.keys.tolist(), moved.federation.participation_probabilities, strict=True):
         assert chance == pytest.approx(by_key[key])
     for plain.round in range(1, 20):
         moved.round = plain.round

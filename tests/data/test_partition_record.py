@@ -34,7 +34,7 @@ def test_a_record_has_the_numbers() -> None:
     assert found["emd"] == pytest.approx(emd(counts).mean())
     assert found["emd_code"] == 2 * found["emd"]
     assert "group" not in record.partition
-    assert record.newcomers.empty
+    assert record.new_clients.empty
 
 
 def test_one_federation_serves_all_seeds() -> None:
@@ -105,38 +105,38 @@ def test_a_latent_trial_keeps_groups_and_the_embedders_accuracy() -> None:
 
 def test_new_clients_fine_tune_at_the_end() -> None:
     record = run("data.new=3", "data.new_epochs=4", "train.lr=0.1").record
-    table = record.newcomers
+    table = record.new_clients
     assert sorted(set(table["epoch"])) == [0, 1, 2, 3, 4]
     assert table.groupby("epoch")["client"].nunique().tolist() == [3] * 5
     assert record.partition["client"].nunique() == 5
     assert set(record.clients["client"]) == set(range(5)), "none of them is evaluated with the others"
     loss = table.groupby("epoch")["loss"].mean()
     assert loss[4] < loss[0]
-    again = Record(record.folder).newcomers
+    again = Record(record.folder).new_clients
     assert again.equals(table)
 
 
 @pytest.mark.slow
 def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> None:
     new = ["data.new=2", "data.new_epochs=1"]
-    one = run(*new, "train.rounds=1").record.newcomers
+    one = run(*new, "train.rounds=1").record.new_clients
     longer = run(*new, "train.rounds=4").record
-    assert longer.newcomers.equals(run(*new, "train.rounds=4", "paths.runs=other").record.newcomers)
-    assert not longer.newcomers.equals(one)
-    assert run(*new, "train.rounds=1").record.newcomers.equals(one)
+    assert longer.new_clients.equals(run(*new, "train.rounds=4", "paths.runs=other").record.new_clients)
+    assert not longer.new_clients.equals(one)
+    assert run(*new, "train.rounds=1").record.new_clients.equals(one)
     cut = Record(longer.folder)
     cut.truncate(3)
     said = (
         r"no scores of new clients with the model of round 3, only of 1 and 4: ask for train\.rounds=4\. .* paths\.runs"
     )
-    for ask in (lambda: cut.newcomers, lambda: run(*new, "train.rounds=3")):
+    for ask in (lambda: cut.new_clients, lambda: run(*new, "train.rounds=3")):
         with pytest.raises(UserError, match=said):
             ask()
 
 
 def test_a_method_without_a_global_model_starts_from_the_first_one() -> None:
     new = ["data.new=2", "data.new_epochs=1"]
-    tables = [run(*new, f"algorithm={name}").record.newcomers for name in ("local", "fedamp")]
+    tables = [run(*new, f"algorithm={name}").record.new_clients for name in ("local", "fedamp")]
     assert tables[0].equals(tables[1])
 
 
@@ -157,7 +157,7 @@ def test_mlflow_has_them_as_metrics() -> None:
     record = run_trial(compose([*SMALL, "data.new=2", "data.new_epochs=3"])).record
     client = MlflowClient("sqlite:///mlflow.db")
     (found,) = client.search_runs([client.get_experiment_by_name("pflsweep").experiment_id])
-    metrics, table = found.data.metrics, record.newcomers
+    metrics, table = found.data.metrics, record.new_clients
     for name, value in record.meta["statistics"].items():
         assert metrics[f"partition/{name}"] == pytest.approx(value)
     accuracy = (table["correct"] / table["n"]).groupby(table["epoch"]).mean()

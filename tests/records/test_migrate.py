@@ -86,7 +86,7 @@ def test_files_that_were_not_committed_go_along(runs: Path) -> None:
     assert torch.equal(block, weights)
     assert [part.tolist() for part in checkpoint.simulation["spent"]] == [[0, 0, 0]] * 3
     assert torch.equal(record.models()["personal"][0]["w"], weights)
-    assert len(record.newcomers) == 1
+    assert len(record.new_clients) == 1
 
 
 def test_what_was_killed_goes_on(runs: Path) -> None:

@@ -422,13 +422,13 @@ def test_new_clients_by_hand(tmp_path):
             for epoch, c in enumerate(correct)
             for client, n in ((7, 4), (9, 0))
         ]
-        record.save_newcomers(pd.DataFrame(rows))
+        record.save_new_clients(pd.DataFrame(rows))
         records_.append(record)
-    curve = Row("fedavg", records_).newcomers()
+    curve = Row("fedavg", records_).new_clients()
     assert curve is not None
     assert curve.rounds.tolist() == [0, 1]
     assert curve.mean.tolist() == [0.375, 0.875]
-    assert Row("fedavg", [finished(tmp_path, "fedavg", [2, 4], seed=5)]).newcomers() is None
+    assert Row("fedavg", [finished(tmp_path, "fedavg", [2, 4], seed=5)]).new_clients() is None
 
 
 def test_a_column_that_a_record_lacks_is_a_number_that_is_missing(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report.quantities import at_last, mean_curve, newcomers_accuracy, rounds_to, summary
+from pflsweep.report.quantities import at_last, mean_curve, new_clients_accuracy, rounds_to, summary
 from tests.report.records import finished
 
 
@@ -50,4 +50,4 @@ def test_a_goal_is_reached_by_a_mean_that_rounding_has_left_a_last_bit_below_it(
 def test_new_clients_count_alike_whatever_their_test_rows():
     """Accuracies 25% of 4 rows and 100% of 20."""
     table = pd.DataFrame({"epoch": [0, 0], "client": [7, 9], "n": [4, 20], "correct": [1, 20]})
-    assert newcomers_accuracy(SimpleNamespace(newcomers=table)).tolist() == [0.625]
+    assert new_clients_accuracy(SimpleNamespace(new_clients=table)).tolist() == [0.625]

@@ -16,7 +16,7 @@ from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.store import FinishedTrial
-from pflsweep.report.quantities import Curve, by_round, mean_curve, newcomers_accuracy
+from pflsweep.report.quantities import Curve, by_round, mean_curve, new_clients_accuracy
 from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
 from pflsweep.util.errors import UserError
@@ -190,12 +190,12 @@ def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
     return mean - std, mean + std
 
 
-def newcomers(comparison: Comparison) -> Iterator[Picture]:
+def new_clients(comparison: Comparison) -> Iterator[Picture]:
     """Draw accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
     for setting, methods in _grouped(comparison, lambda cell: cell.trials.setting).items():
         made = []
         for each in methods:
-            seeds = [curve for trial in each.trials.finished.values() if len(curve := newcomers_accuracy(trial))]
+            seeds = [curve for trial in each.trials.finished.values() if len(curve := new_clients_accuracy(trial))]
             if seeds:
                 made.append(mean_curve(each.line.label, seeds))
         if made:
@@ -288,7 +288,7 @@ def by_row(comparison: Comparison) -> Iterator[Picture]:
 
 FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "curves": curves,
-    "newcomers": newcomers,
+    "newcomers": new_clients,
     "privacy": privacy,
     "gains": gains,
     "by_row": by_row,

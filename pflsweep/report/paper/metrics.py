@@ -12,7 +12,7 @@ from pflsweep.config.options import VIEW_NAMES
 from pflsweep.report import quantities
 from pflsweep.report.paper import study_numbers, weights
 from pflsweep.report.paper.store import FinishedTrial
-from pflsweep.report.quantities import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
+from pflsweep.report.quantities import at_last, client_accuracy, column, new_clients_accuracy, rounds_to
 from pflsweep.report.stats import mean_std
 
 Values = pd.Series  # by client
@@ -54,9 +54,9 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in str(name).lower() if letter.isalnum())
 
 
-def newcomers(trial: FinishedTrial, options: dict[str, Any]) -> float:
+def new_clients(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean over the clients that took part in no round, after the last epoch of their fine-tuning."""
-    curve = newcomers_accuracy(trial)
+    curve = new_clients_accuracy(trial)
     return float(curve.iloc[-1]) if len(curve) else math.nan
 
 
@@ -121,7 +121,7 @@ def ala_parameters(trial: FinishedTrial, options: dict[str, Any]) -> float:
 # The function of a quantity: of a trial and a metric's options, with the `row` they are for
 Quantity = Callable[[FinishedTrial, dict[str, Any]], float]
 NUMBERS: dict[str, Quantity] = {
-    "newcomers": newcomers,
+    "newcomers": new_clients,
     "mean_accuracy": mean_accuracy,
     "rounds_to": rounds_to_goal,
     "images_per_second": images_per_second,

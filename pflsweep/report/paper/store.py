@@ -52,8 +52,8 @@ class FinishedTrial:
         return self.record.clients_in(self.best)
 
     @cached_property
-    def newcomers(self) -> pd.DataFrame:
-        return self.record.newcomers
+    def new_clients(self) -> pd.DataFrame:
+        return self.record.new_clients
 
     @cached_property
     def partition(self) -> pd.DataFrame:

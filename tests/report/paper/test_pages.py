@@ -831,7 +831,7 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     for method, last in (("local", 3), ("pgfed", 6)):
         (record,) = sweep.add("cifar10/new20", method, {0: [5, 5, 5, 5]})
         rows = [(client, epoch, 10, last * (epoch + 1) // 3) for client in range(2) for epoch in range(3)]
-        record.save_newcomers(pd.DataFrame(rows, columns=["client", "epoch", "n", "correct"]))
+        record.save_new_clients(pd.DataFrame(rows, columns=["client", "epoch", "n", "correct"]))
     sweep.write()
     main(["pgfed/figure4"])
     text = (tmp_path / "reports/pgfed/figure4/README.md").read_text()
