@@ -125,9 +125,9 @@ def known(trials: int) -> dict[str, float]:
         queue = Queue(plan_of(words))
         queue.prepare()
         began = time.perf_counter()
-        while (claim := queue.claim()) is not None:
+        while (claim := queue.lease_next()) is not None:
             told = {"folder": str(Path("runs", str(claim.slot.number)).absolute()), "identity": "none", "value": 0.5}
-            queue.tell(claim, 0.5, {"trials": [told]})
+            queue.complete(claim, 0.5, {"trials": [told]})
         told_ms = 1000 * (time.perf_counter() - began) / trials
         return {"trials": trials, "ms to claim and tell one": told_ms, "s": min(timed("-m", *words) for _ in range(3))}
 

@@ -124,7 +124,7 @@ def _copy(found: CheckedRecord, folder: Path, flag: str) -> bool:
     meta.json is written last, so that an interrupted copy is not a record. A checkpoint in the folder stays where the
     trial can be continued from it. Raises UserError; Locked where the trial is being trained.
     """
-    with util_files.claimed(folder, flag):
+    with util_files.locked_folder(folder, flag):
         needed = not _has(folder, found.record)
         if needed:
             earlier = _earlier(folder, found.record.meta["identity"])

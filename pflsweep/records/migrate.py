@@ -113,11 +113,11 @@ def _migrate_record(folder: Path) -> None:
     Raises UserError if the record cannot be migrated; the old folder then stays as it is. A record that is already in
     the new folder stays where it has as many rounds, and is replaced where it has fewer.
     """
-    with util_files.claimed(folder):
+    with util_files.locked_folder(folder):
         with _not_migrated(folder):
             meta, config = _upgraded(_json(folder / "meta.json"), read_config(folder / "config.yaml"))
             new = folder.parent / meta["identity"]
-        with util_files.claimed(new), util_files.writing(folder.parent):
+        with util_files.locked_folder(new), util_files.writing(folder.parent):
             with _not_migrated(folder):
                 has = _has(new, folder)
             if has:

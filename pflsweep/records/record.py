@@ -76,10 +76,10 @@ class Record:
     def as_of(cls, folder: str | Folder, rounds: int) -> "Record":
         """Open a record as it was after `rounds` rounds. More rounds may be trained already, or just now."""
         record = cls(folder)
-        record.go_back(rounds)
+        record.restrict_to(rounds)
         return record
 
-    def go_back(self, rounds: int) -> None:
+    def restrict_to(self, rounds: int) -> None:
         """Forget rounds after `rounds`, in memory, and restore the scores that the trial had when it ended there."""
         self.truncate(rounds)
         self.status |= {"status": "finished", "target": rounds}
@@ -198,7 +198,7 @@ class Record:
 
     @property
     def scored(self) -> list[int]:
-        """Return the evaluated rounds, and those at which the trial once ended, as which `go_back` shows it."""
+        """Return the evaluated rounds, and those at which the trial once ended, as which `restrict_to` shows it."""
         ends = self._read("ends_rounds.parquet", read_parquet, pd.DataFrame({"round": []}))
         return sorted({*self.evaluated, *ends["round"].tolist()})
 

@@ -50,7 +50,7 @@ class RecordWriter(Record):
         record._partition = partition
         return record
 
-    def go_on(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
+    def add_session(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
         """Add a session in memory: another command continues this trial, perhaps on another device or commit."""
         now: dict[str, Any] = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
         session = {"from": self.done + 1, "after": self.status["status"], **now, "begun": _now()}
@@ -92,7 +92,7 @@ class RecordWriter(Record):
         self.matrices = records_matrices.append_round(self.matrices, matrices, int(row["round"]))
 
     def set_scores_apart(self, due: Callable[[int], bool]) -> None:
-        """Move the scores of rounds that are not `due` to `ends_*`, in memory; `go_back` restores them.
+        """Move the scores of rounds that are not `due` to `ends_*`, in memory; `restrict_to` restores them.
 
         Such a round was the last of a shorter trial, which is always evaluated.
         """

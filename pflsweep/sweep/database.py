@@ -121,12 +121,12 @@ class Database:
         study = self.study(name)
         return self._call(study.pruner.prune, study, self.trial(trial_id))
 
-    def claim(self, trial_id: int) -> bool:
+    def lease(self, trial_id: int) -> bool:
         """Set a trial from WAITING to RUNNING. Return whether it was granted, as it is to one worker alone."""
-        # A heartbeat would make the worker seem alive that has claimed the trial meanwhile
+        # A heartbeat would make the worker seem alive that has leased the trial meanwhile
         if self.trial(trial_id).state != TrialState.WAITING:
             return False
-        # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
+        # Heartbeat first, so that a worker that dies right after it has the lease is found to be silent
         self._call(self.storage.record_heartbeat, trial_id)
         try:
             with self._granting():

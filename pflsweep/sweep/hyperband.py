@@ -82,7 +82,7 @@ def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
 
     left = sorted(rung.below, key=rank)
     earlier = [trials[k].params for k in range(rung.numbers.start, number)]
-    claimed = [params for params in earlier if params]
-    for params in claimed:
+    leased = [params for params in earlier if params]
+    for params in leased:
         left.remove(next((k for k in left if trials[k].params == params), left[0]))
-    return left[number - rung.numbers.start - len(claimed)]
+    return left[number - rung.numbers.start - len(leased)]

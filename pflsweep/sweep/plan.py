@@ -249,7 +249,7 @@ def relevant(config: Config) -> dict[str, Any]:
     return {k: v for k, v in effective(canonical(config)).items() if not under(k, RUNTIME) and k != "seed"}
 
 
-def write(plan: Plan, path: Path) -> None:
+def write_plan(plan: Plan, path: Path) -> None:
     """Write a plan as JSON, for workers in other processes. Raises OSError."""
     groups = [
         {**g._asdict(), "config": vars(g.config), "search": g.search and vars(g.search), "space": dict(g.space)}
@@ -259,8 +259,8 @@ def write(plan: Plan, path: Path) -> None:
     files.write_json(path, whole)
 
 
-def read(path: Path) -> Plan:
-    """Read a plan that `write` has written."""
+def read_plan(path: Path) -> Plan:
+    """Read a plan that `write_plan` has written."""
     content = files.read_json(path)
     groups = [
         Group(**{

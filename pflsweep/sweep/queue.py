@@ -20,13 +20,13 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
+from pflsweep.sweep import attributes
 from pflsweep.sweep.database import Database
 from pflsweep.sweep.hyperband import promoted
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.sampling import propose, pruner
 from pflsweep.sweep.search_space import Point, distributions, params_of
 from pflsweep.sweep.slot_state import (
-    POINT,
     SETTLED,
     is_tried_again,
     rounds_in_record,
@@ -39,12 +39,12 @@ from pflsweep.sweep.storage import SILENCE, storage_url
 LONGEST_NAME = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
 FINAL_SLOT = Slot(0, True, 0)  # stands for all final trials, since they share one study
 # Attribute of the final trials' study: a new value makes other commands read settled searches again
-RETRIED = "retried"
+RETRY_TOKEN = "retried"
 
 
 @dataclass(eq=False)
 class Lease:
-    """A slot that this worker has claimed, with the point to train."""
+    """A slot that this worker has leased, with the point to train."""
 
     slot: Slot
     trial_id: int  # of its trial in Optuna
@@ -67,7 +67,7 @@ class Queue:
         self.sweep = SweepState(plan)
         # Names of studies that are not read again until a command retries points
         self._settled_studies: set[str] = set()
-        self._retried: str | None = None  # the last value of RETRIED that was read
+        self._retried: str | None = None  # the last value of RETRY_TOKEN that was read
         self._free: list[Slot] = []  # slots that were free at the last refresh
 
     def prepare(self, retry: bool = False) -> None:
@@ -94,7 +94,7 @@ class Queue:
         self._enqueue(anew)
         # Announced last, so that a command that reads it finds the new trials
         if any(not slot.final for slot in anew):
-            self.database.set_study_attr(self._study_name(FINAL_SLOT), RETRIED, uuid4().hex)
+            self.database.set_study_attr(self._study_name(FINAL_SLOT), RETRY_TOKEN, uuid4().hex)
         self.refresh()
 
     def _describe(self) -> None:
@@ -105,7 +105,7 @@ class Queue:
 
     def refresh(self) -> None:
         """Read the state of every slot from the database."""
-        retried = self.database.study_attrs(self._study_name(FINAL_SLOT)).get(RETRIED)
+        retried = self.database.study_attrs(self._study_name(FINAL_SLOT)).get(RETRY_TOKEN)
         if retried != self._retried:
             self._settled_studies.clear()
             self._retried = retried
@@ -114,7 +114,7 @@ class Queue:
                 self._read(name, slots)
         waiting = [slot for slot in self.plan.slots if self.sweep.states[slot].status == "waiting"]
         # Retried slots come first
-        self._free = sorted(waiting, key=lambda slot: not self.sweep.states[slot].attrs.get("retried"))
+        self._free = sorted(waiting, key=lambda slot: not self.sweep.states[slot].attrs.get(attributes.RETRIED))
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
@@ -126,8 +126,8 @@ class Queue:
             self._enqueue(due)
             self.refresh()
 
-    def claim(self, skip: Iterable[Slot] = ()) -> Lease | None:
-        """Claim the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
+    def lease_next(self, skip: Iterable[Slot] = ()) -> Lease | None:
+        """Lease the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
         skip = set(skip)
         for slot in list(self._free):
             if slot in skip or not (self._ready_now(slot.group) if slot.final else self.sweep.proposable(slot)):
@@ -135,7 +135,7 @@ class Queue:
             self._free.remove(slot)
             trial_id = self._trial_id_of(slot)
             now = time.time()
-            if self.database.claim(trial_id):
+            if self.database.lease(trial_id):
                 return self._new_lease(slot, trial_id, now)
         return None
 
@@ -152,8 +152,8 @@ class Queue:
         before: rounds of the slot's earlier seeds. done: rounds after which the trial goes on, of which another sweep
         may have trained some.
         """
-        self.set_attr(lease, "reached", before + done)
-        self.set_attr(lease, "record", {"folder": str(folder), "before": before, "done": done})
+        self.set_attr(lease, attributes.ROUNDS_REACHED, before + done)
+        self.set_attr(lease, attributes.RECORD, {"folder": str(folder), "before": before, "done": done})
 
     def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""
@@ -163,7 +163,7 @@ class Queue:
         """Store a point's values after some rounds, by their number. Return whether the pruner would stop it."""
         return self.database.report(self._study_name(lease.slot), lease.trial_id, values)
 
-    def note(self, lease: Lease, **attrs: Any) -> None:
+    def note(self, lease: Lease, attrs: dict[str, Any]) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
         lease.notes = attrs
 
@@ -184,7 +184,7 @@ class Queue:
         # Unlike time.monotonic, time.time also counts while a machine is suspended
         expired = time.time() - lease.renewed > SILENCE * self.plan.workers.heartbeat
         if expired and not lease.lost:
-            # While the database is unavailable, no worker can claim the trial. Where this machine alone is cut off,
+            # While the database is unavailable, no worker can lease the trial. Where this machine alone is cut off,
             # another may train it too: the first result counts
             with suppress(Exception):
                 self.beat(lease)
@@ -198,7 +198,7 @@ class Queue:
         found = 0
         for name in self._slots_by_study():
             for trial in self.database.trials(name):
-                if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
+                if trial.state == TrialState.RUNNING and trial.user_attrs.get(attributes.WORKER) == worker:
                     # Another worker may have taken the trial over meanwhile
                     with suppress(UpdateFinishedTrialError):
                         self._count_death(self.database.trial_id(name, trial.number), trial, status)
@@ -213,25 +213,25 @@ class Queue:
 
     def _count_death(self, trial_id: int, trial: FrozenTrial, status: str) -> None:
         death = {"status": status, "rounds": rounds_in_record(trial)}
-        self.database.set_attr(trial_id, "death", death)
+        self.database.set_attr(trial_id, attributes.DEATH, death)
         self.database.finish(trial_id, TrialState.FAIL)
 
-    def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
+    def complete(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""
-        self.set_attr(lease, "result", result)
+        self.set_attr(lease, attributes.RESULT, result)
         self._end(lease, TrialState.COMPLETE, value)
 
     def fail(self, lease: Lease, error: str, **more: Any) -> None:
         """Settle a slot as failed. more: `diverged=True`, which counts as a result; `input=True` for an error in the
         input; `trace`, the traceback of a bug.
         """
-        for key, value in (*more.items(), ("error", error)):
+        for key, value in (*more.items(), (attributes.ERROR, error)):
             self.set_attr(lease, key, value)
         self._end(lease, TrialState.FAIL)
 
     def prune(self, lease: Lease, result: dict[str, Any]) -> None:
         """Settle a slot as pruned. Its value is the one of the last report."""
-        self.set_attr(lease, "result", result)
+        self.set_attr(lease, attributes.RESULT, result)
         steps = self.database.trial(lease.trial_id).intermediate_values
         self._end(lease, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
@@ -244,18 +244,18 @@ class Queue:
         self.database.release(lease.trial_id)
 
     def _end(self, lease: Lease, trial_state: TrialState, value: float | None = None) -> None:
-        """Set the final state of a claimed slot's trial."""
+        """Set the final state of a leased slot's trial."""
         self.database.finish(lease.trial_id, trial_state, value)
         self.sweep.states[lease.slot] = state_of([self.database.trial(lease.trial_id)])
 
     def _new_lease(self, slot: Slot, trial_id: int, renewed: float) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[slot.group]
-        self.database.set_attr(trial_id, "worker", self.worker)
+        self.database.set_attr(trial_id, attributes.WORKER, self.worker)
         if slot.final:
             point = self.sweep.winner(slot.group) or {}
             # Each key by itself too, for optuna-dashboard
-            for key, value in {POINT: json.dumps(point), **point}.items():
+            for key, value in {attributes.POINT: json.dumps(point), **point}.items():
                 self.database.set_attr(trial_id, key, value)
             return Lease(slot, trial_id, point, renewed)
         trial = self.database.trial(trial_id)
@@ -302,7 +302,7 @@ class Queue:
         """Read the state of a study's slots, and drop duplicate trials."""
         by_slot: dict[str, list[FrozenTrial]] = {}
         for trial in self.database.trials(name):
-            by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
+            by_slot.setdefault(trial.user_attrs.get(attributes.SLOT, ""), []).append(trial)
         for slot in slots:
             state = self.sweep.states[slot] = self.sweep.adapt_to_search(slot, state_of(by_slot.get(_key(slot), [])))
             for number in state.duplicates:
@@ -313,7 +313,7 @@ class Queue:
     def _drop(self, trial_id: int) -> None:
         """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
         try:
-            self.database.set_attr(trial_id, "duplicate", True)
+            self.database.set_attr(trial_id, attributes.DUPLICATE, True)
             self.database.finish(trial_id, TrialState.FAIL)
         except UpdateFinishedTrialError:
             pass
@@ -322,15 +322,15 @@ class Queue:
         """Add a WAITING trial for each slot, with what is known of the slot's former trial."""
         for slot in slots:
             old = self.sweep.states[slot]
-            attrs: dict[str, Any] = {"slot": _key(slot)}
+            attrs: dict[str, Any] = {attributes.SLOT: _key(slot)}
             # Deaths over the point of an earlier winner do not count
             other = slot.final and winner_trained(old) not in (None, self.sweep.winner(slot.group))
             if other or old.status in ("failed", "diverged"):
-                attrs["retried"] = True
+                attrs[attributes.RETRIED] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
-                attrs["anew"] = old.trial.number
+                attrs[attributes.REPLACES] = old.trial.number
             else:
-                attrs["before"] = old.attrs.get("reached", old.attrs.get("before", 0))
+                attrs[attributes.ROUNDS_BEFORE] = old.rounds_reached
             params, kinds = self._known_params(slot, old.trial)
             trial = optuna.trial.create_trial(
                 state=TrialState.WAITING, user_attrs=attrs, params=params, distributions=kinds

@@ -80,7 +80,7 @@ def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], 
         )
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for k, trial in enumerate(trials[:number]):
-            # A slot that nobody has claimed yet has no params, but its proposal can be computed
+            # A slot that nobody has leased yet has no params, but its proposal can be computed
             params = trial.params if trial.params.keys() == space.keys() else propose(tune, space, name, trials, k)
             state, value = _outcome(trial) if k in results_needed(number) else (TrialState.RUNNING, None)
             steps = trial.intermediate_values if state == TrialState.PRUNED else {}

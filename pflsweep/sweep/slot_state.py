@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pflsweep.sweep import attributes
 from pflsweep.sweep.plan import Group, Slot
 from pflsweep.sweep.search_space import Point
 from pflsweep.util import files
 
 DEATHS = 3  # a slot fails after so many deaths of its workers in a row without a further round
-POINT = "point"  # attribute of a final trial: its point as JSON
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
 
@@ -47,9 +47,14 @@ class SlotState(NamedTuple):
         return {} if self.trial is None else self.trial.user_attrs
 
     @property
+    def rounds_reached(self) -> int:
+        """Return how many rounds the slot has reached over all its seeds, as of its last heartbeat."""
+        return int(self.attrs.get(attributes.ROUNDS_REACHED, self.attrs.get(attributes.ROUNDS_BEFORE, 0)))
+
+    @property
     def results(self) -> list[dict[str, Any]]:
         """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
-        return self.attrs.get("result", {}).get("trials", []) if self.status == "done" else []
+        return self.attrs.get(attributes.RESULT, {}).get("trials", []) if self.status == "done" else []
 
     def record_lost(self, runs: Path | None, rounds: int) -> bool:
         """Return whether a record that should be on this machine is gone or has fewer rounds, since it began anew.
@@ -70,9 +75,9 @@ class SlotState(NamedTuple):
         """Return why the slot diverged or failed; "" for all others."""
         if self.status not in ("diverged", "failed"):
             return ""
-        if "error" in self.attrs:
-            return str(self.attrs["error"])
-        death = self.attrs["death"]
+        if attributes.ERROR in self.attrs:
+            return str(self.attrs[attributes.ERROR])
+        death = self.attrs[attributes.DEATH]
         return (
             f"its worker died {self.deaths} times in a row at round {death['rounds']}; the last time: {death['status']}"
         )
@@ -96,7 +101,7 @@ def point_of(group: Group, state: SlotState) -> Point:
 
 def winner_trained(state: SlotState) -> Point | None:
     """Return the winner that a final trial was begun with; None for one that was not begun, and for other slots."""
-    text = state.attrs.get(POINT)
+    text = state.attrs.get(attributes.POINT)
     return None if text is None else json.loads(text)
 
 
@@ -106,19 +111,19 @@ def is_tried_again(slot: Slot, state: SlotState) -> bool:
     A point of a search is. So is a final trial that had bad input, which may be mended by a key that is not part of the
     plan, such as data.root.
     """
-    return state.status == "failed" and (not slot.final or "input" in state.attrs)
+    return state.status == "failed" and (not slot.final or attributes.INPUT in state.attrs)
 
 
 def state_of(trials: list[FrozenTrial]) -> SlotState:
     """Return the state of a slot from its trials in Optuna, in the order of their numbers.
 
-    Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
-    that is over settles the slot. Else the first open trial counts, and other waiting ones are `duplicates`. Else the
-    last trial says whether the slot failed or is due.
+    Where a done trial was replaced, only the trials from its first replacement on count. Among those, a trial that is
+    over settles the slot. Else the first open trial counts, and other waiting ones are `duplicates`. Else the last
+    trial says whether the slot failed or is due.
     """
-    trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
+    trials = [trial for trial in trials if not trial.user_attrs.get(attributes.DUPLICATE)]
     finished = {identity: None for trial in trials for identity in identities(trial)}
-    replaced = [trial.user_attrs.get("anew") for trial in trials]
+    replaced = [trial.user_attrs.get(attributes.REPLACES) for trial in trials]
     newest = next((old for old in reversed(replaced) if old is not None), None)
     trials = trials if newest is None else trials[replaced.index(newest) :]
     if not trials:
@@ -136,11 +141,13 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
         duplicates = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
         return SlotState(first.state.name.lower(), first, 0, duplicates, superseded)
     last, deaths = trials[-1], _deaths(trials)
-    if "error" in last.user_attrs:
-        return SlotState("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
+    if attributes.ERROR in last.user_attrs:
+        return SlotState(
+            "diverged" if last.user_attrs.get(attributes.DIVERGED) else "failed", last, superseded=superseded
+        )
     if deaths < DEATHS:
         return SlotState("due", last, deaths, superseded=superseded)
-    died = next(trial for trial in reversed(trials) if "death" in trial.user_attrs)
+    died = next(trial for trial in reversed(trials) if attributes.DEATH in trial.user_attrs)
     return SlotState("failed", died, deaths, superseded=superseded)
 
 
@@ -148,9 +155,9 @@ def _deaths(trials: Iterable[FrozenTrial]) -> int:
     """Return how many workers died in a row over a slot's trials without a further round in the record."""
     count, furthest = 0, -1
     for trial in trials:
-        if trial.user_attrs.get("retried"):
+        if trial.user_attrs.get(attributes.RETRIED):
             count, furthest = 0, -1
-        if death := trial.user_attrs.get("death"):
+        if death := trial.user_attrs.get(attributes.DEATH):
             count = 1 if death["rounds"] > furthest else count + 1
             furthest = max(furthest, death["rounds"])
     return count
@@ -158,7 +165,7 @@ def _deaths(trials: Iterable[FrozenTrial]) -> int:
 
 def rounds_in_record(trial: FrozenTrial) -> int:
     """Return how many rounds of a slot are on the disk; without its record here, those of its earlier seeds alone."""
-    record = trial.user_attrs.get("record")
+    record = trial.user_attrs.get(attributes.RECORD)
     if record is None:
         return 0
     return int(record["before"]) + (rounds_on_disk(Path(record["folder"])) or 0)
@@ -166,5 +173,5 @@ def rounds_in_record(trial: FrozenTrial) -> int:
 
 def identities(trial: FrozenTrial | None) -> tuple[str, ...]:
     """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
-    results = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
+    results = [] if trial is None else trial.user_attrs.get(attributes.RESULT, {}).get("trials", [])
     return tuple(result["identity"] for result in results)

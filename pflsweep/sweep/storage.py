@@ -158,7 +158,7 @@ class Retrying:
     """Make calls to Optuna, and retry each while the database is unavailable.
 
     A call raises StorageUnavailable when that takes too long. Every call may safely be made twice: it reads, it sets
-    something in one transaction, or it enqueues a trial, whose duplicate the queue drops. Where a claim was granted and
+    something in one transaction, or it enqueues a trial, whose duplicate the queue drops. Where a lease was granted and
     the answer was lost, the lease expires.
     """
 

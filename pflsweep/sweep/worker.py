@@ -1,4 +1,4 @@
-"""The loop of a worker: claim a slot of the plan, train its trials, store the result, until nothing is left."""
+"""The loop of a worker: lease a slot of the plan, train its trials, store the result, until nothing is left."""
 
 import logging
 import threading
@@ -16,12 +16,13 @@ from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.engine.workers import WorkerDied
 from pflsweep.records.record import Record
+from pflsweep.sweep import attributes
 from pflsweep.sweep.browse import labels_of
 from pflsweep.sweep.plan import Plan, Slot, stackable
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking.logging import Labels
-from pflsweep.tracking.run import Listener, open_run, part_of
+from pflsweep.tracking.run import RunTracker, open_run, part_of
 from pflsweep.trial.metadata import described, own_code_hashes
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
@@ -46,30 +47,30 @@ LOST = f"{SILENT}, and another has taken the trial over. It is stopped here; wha
 EXPIRED = f"{SILENT}, so its outcome is not stored here. What is trained is kept, and the trial is enqueued again."
 
 
-class LeasedListener:
+class LeasedTracker:
     """Pass a trial's rounds on to tracking while this worker holds the trial's lease.
 
     Later another worker may be sending the same rounds.
     """
 
-    def __init__(self, listener: Listener, held: Callable[[], bool]) -> None:
-        self._listener, self._held = listener, held
+    def __init__(self, tracker: RunTracker, held: Callable[[], bool]) -> None:
+        self._tracker, self._held = tracker, held
 
     def __enter__(self) -> Self:
-        self._listener.__enter__()
+        self._tracker.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         if self._held():
-            self._listener.__exit__(kind, *rest)
+            self._tracker.__exit__(kind, *rest)
 
-    def rows(self, record: Record) -> None:
+    def log_rounds(self, record: Record) -> None:
         if self._held():
-            self._listener.rows(record)
+            self._tracker.log_rounds(record)
 
     def finish(self, record: Record, status: str) -> None:
         if self._held():
-            self._listener.finish(record, status)
+            self._tracker.finish(record, status)
 
 
 def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "") -> None:
@@ -105,7 +106,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
                     busy.clear()
                 continue
             with holding(leases):
-                found = _settle_all(queue, leases, over)
+                found = _train_and_store_all(queue, leases, over)
             wait = min(2 * wait, LONGEST) if found else PAUSE
             again = time.monotonic() + wait
             busy |= found
@@ -127,8 +128,8 @@ def _check_code(plan: Plan) -> None:
 
 
 def _leases(queue: Queue, busy: set[Slot]) -> list[Lease]:
-    """Claim what this worker trains next: a slot, or up to workers.stack slots whose trials can train as one cohort."""
-    first, plan = queue.claim(busy), queue.plan
+    """Lease what this worker trains next: a slot, or up to workers.stack slots whose trials can train as one cohort."""
+    first, plan = queue.lease_next(busy), queue.plan
     if first is None:
         return []
     own, leases = plan.groups[first.slot.group], [first]
@@ -141,7 +142,7 @@ def _leases(queue: Queue, busy: set[Slot]) -> list[Lease]:
     if own.search is not None:
         unstackable |= {slot for slot in plan.slots if slot.final != first.slot.final}
     try:
-        while len(leases) < plan.workers.stack and (more := queue.claim(busy | unstackable)) is not None:
+        while len(leases) < plan.workers.stack and (more := queue.lease_next(busy | unstackable)) is not None:
             leases.append(more)
     except BaseException:
         _release(queue, leases)
@@ -161,7 +162,7 @@ def _release(queue: Queue, leases: list[Lease]) -> None:
             queue.release(lease)
 
 
-def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Slot]:
+def _train_and_store_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Slot]:
     """Train the trials of some slots, several as a stack, and store the results. Return the slots with a trial that
     another process trains.
 
@@ -169,7 +170,9 @@ def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Slot]:
     store all results.
     """
     if len(leases) == 1:
-        return set() if _settle(queue, leases[0], partial(_train, queue, leases[0], stop)) else {leases[0].slot}
+        return (
+            set() if _train_and_store(queue, leases[0], partial(_train, queue, leases[0], stop)) else {leases[0].slot}
+        )
     plan, slot = queue.plan, leases[0].slot
     try:
         train = plan.groups[slot.group].config.train
@@ -185,7 +188,7 @@ def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Slot]:
     busy, over = set(), None
     for lease, outcome in zip(leases, ended, strict=True):
         try:
-            if not _settle(queue, lease, partial(_result_or_raise, outcome)):
+            if not _train_and_store(queue, lease, partial(_result_or_raise, outcome)):
                 busy.add(lease.slot)
         except BaseException as end:
             # The lease of a slot that is neither stored nor released expires
@@ -202,7 +205,7 @@ def _result_or_raise(outcome: Any) -> Any:
     return outcome
 
 
-def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
+def _train_and_store(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
     """Train a slot's trials by `train`, and store the result or the failure.
 
     Return False if another process trains one of them. Raises KeyboardInterrupt, StorageUnavailable, DiskFull.
@@ -225,15 +228,15 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
     except Pruned as loser:
         _store(queue.plan, queue.prune, lease, {"reason": str(loser)})
     except Exception as error:
-        kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
+        kinds = {attributes.INPUT: UserError, attributes.DIVERGED: Diverged, attributes.NO_WINNER: NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
         # Any other error is a bug, whose traceback is kept
-        more = more or {"trace": trace.text(error)[-4000:]}
+        more = more or {attributes.TRACE: trace.text(error)[-4000:]}
         _store(queue.plan, queue.fail, lease, _reason(error), **more)
         _free_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
-        _store(queue.plan, queue.tell, lease, value, {"trials": results})
+        _store(queue.plan, queue.complete, lease, value, {"trials": results})
     return True
 
 
@@ -250,21 +253,28 @@ def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = 
     for k, config in enumerate(plan.configs(slot, lease.point)):
         before = k * config.train.rounds
         labels = labels_of(plan, slot, lease.point, config.seed)
-        watch, listen = _Watch(queue, lease, before), partial(_listen, queue, lease, before, labels)
-        result = run_trial(config, listen, watch, stop, member, sweep_workers=plan.workers.count, labels=labels)
+        after_round, open_tracker = (
+            _AfterRound(queue, lease, before),
+            partial(_open_tracker, queue, lease, before, labels),
+        )
+        result = run_trial(
+            config, open_tracker, after_round, stop, member, sweep_workers=plan.workers.count, labels=labels
+        )
         # Of rounds that were trained before, it has seen none
-        watch.report(result.rounds)
+        after_round.report(result.rounds)
         results.append(outcome(result, plan, slot))
     return results
 
 
-def _listen(queue: Queue, lease: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
+def _open_tracker(
+    queue: Queue, lease: Lease, before: int, labels: Labels, options: Tracking, record: Record
+) -> RunTracker:
     """Open a trial's run in MLflow. before: rounds of the slot's earlier seeds. Raises LeaseLost."""
     queue.begin(lease, record.folder, before, record.done)
     # A machine that was suspended until here must not set a run to RUNNING that another worker has finished
     if not queue.holds(lease):
         raise LeaseLost(LOST)
-    return LeasedListener(open_run(options, record, labels), partial(queue.holds, lease))
+    return LeasedTracker(open_run(options, record, labels), partial(queue.holds, lease))
 
 
 def outcome(result: Result, plan: Plan, slot: Slot) -> dict[str, Any]:
@@ -302,7 +312,7 @@ def selected_column(plan: Plan, slot: Slot) -> str:
     return f"{plan.tune.view}_{held}accuracy"
 
 
-class _Watch:
+class _AfterRound:
     """Callback after each round: check the lease, note the progress, and stop a point that the pruner rejects.
 
     before: rounds of the slot's earlier seeds. Raises LeaseLost, Pruned.
@@ -319,7 +329,8 @@ class _Watch:
             raise LeaseLost(LOST)
         row = record.last_row
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
-        self.queue.note(self.lease, round=[done, total], reached=self.before + done)
+        reached = self.before + done
+        self.queue.note(self.lease, {attributes.ROUND: [done, total], attributes.ROUNDS_REACHED: reached})
         if self._reports and self.report(pd.DataFrame([row]) if self._reported == done - 1 else record.rounds):
             raise Pruned(f"stopped in round {done} at {row[self.column]:.1%}, behind others at that round")
 

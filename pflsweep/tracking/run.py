@@ -53,31 +53,31 @@ GOES_ON = "Training goes on without it (tracking.required=false); it is tried ag
 log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
-    """The tracking of a trial: a context manager that gets its record after each round (`rows`) and at its end."""
+class RunTracker(Protocol):
+    """The tracking of a trial, a context manager. It is given the trial's record after each round and at its end."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None: ...
-    def rows(self, record: Record) -> None: ...
+    def log_rounds(self, record: Record) -> None: ...
     def finish(self, record: Record, status: str) -> None: ...
 
 
-def open_run(options: Tracking, record: Record, labels: Labels | None = None) -> Listener:
-    """Find or create a trial's run, and return its listener. labels: the trial's name and tags in its sweep.
+def open_run(options: Tracking, record: Record, labels: Labels | None = None) -> RunTracker:
+    """Find or create a trial's run, and return its tracker. labels: the trial's name and tags in its sweep.
 
     Raises UserError if the store cannot be used, before anything is trained.
     """
     if options.backend == "none":
-        return Silent()
+        return NoTracker()
     with tolerate_unavailable(options, GOES_ON):
         return _retrying(options, lambda: _open_run(options, record, labels))
-    return DeferredRun(options, labels)
+    return DeferredTracker(options, labels)
 
 
-def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Listener:
+def _open_run(options: Tracking, record: Record, labels: Labels | None) -> RunTracker:
     """Open a trial's run once. Raises UserError."""
     with store_errors(uri_of(options)):
-        return MlflowRun(options, record, labels)
+        return MlflowTracker(options, record, labels)
 
 
 def send(options: Tracking, record: Record, labels: Labels | None = None) -> bool:
@@ -93,8 +93,8 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> boo
     how = "interrupted" if how == "running" else how
     with tolerate_unavailable(options, LATER):
         if not _retrying(options, lambda: _is_sent(options, record, STATUS[how], labels)):
-            with _retrying(options, lambda: _open_run(options, record, labels)) as listener:
-                listener.finish(record, how)
+            with _retrying(options, lambda: _open_run(options, record, labels)) as tracker:
+                tracker.finish(record, how)
             return True
     return False
 
@@ -179,19 +179,19 @@ def part_of(sweep: str) -> Iterator[None]:
             os.environ[SWEEP] = before
 
 
-class Silent:
-    """The listener for tracking=none, which does nothing and imports nothing."""
+class NoTracker:
+    """The tracker for tracking=none, which does nothing and imports nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None: ...
-    def rows(self, record: Record) -> None: ...
+    def log_rounds(self, record: Record) -> None: ...
     def finish(self, record: Record, status: str) -> None: ...
 
 
-class DeferredRun(Silent):
-    """The listener of a trial whose store did not answer at its beginning (tracking.required=false).
+class DeferredTracker(NoTracker):
+    """The tracker of a trial whose store did not answer at its beginning (tracking.required=false).
 
     At the trial's end the store is tried again, and gets the whole record.
     """
@@ -209,8 +209,8 @@ class DeferredRun(Silent):
             run.finish(record, status)
 
 
-class MlflowRun:
-    """The listener that sends a trial to its run. After the start, a store that fails causes a warning, never an error.
+class MlflowTracker:
+    """The tracker that sends a trial to its run. After the start, a store that fails causes a warning, never an error.
 
     A warning is given when an outage begins, and when it ends one that says how long it was. Where the store has lost
     the run (its file was deleted or replaced, or the run was deleted on a server), the run is created again and the
@@ -245,7 +245,7 @@ class MlflowRun:
             with errors_as_warnings(f"run {self.run_id}"):
                 self.client.set_terminated(self.run_id, status)
 
-    def rows(self, record: Record) -> None:
+    def log_rounds(self, record: Record) -> None:
         """Send the rounds that the store lacks, at most once in `tracking.every` seconds, less often if it fails."""
         began = time.monotonic()
         if began - self.sent >= self.pause:

@@ -73,10 +73,10 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
-    """Yield a function that returns whether a signal, or `asked`, wants training to stop after this round.
+def interruptible(stop_requested: Stop = lambda: False) -> Iterator[Stop]:
+    """Yield a function that returns whether a signal, or `stop_requested`, wants training to stop after this round.
 
-    Of nested contexts only the outer one handles signals; its function has to be passed as `asked` to the inner one. A
+    Of nested contexts only the outer one handles signals; pass its function as `stop_requested` to the inner one. A
     second signal of the same kind stops at once. One of the other kind does not: a scheduler's SIGTERM may follow the
     Ctrl-C that a command has passed on.
     """
@@ -87,4 +87,4 @@ def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
         say("Stopping after this round; Ctrl-C again stops at once.")
 
     with signals.handled(note):
-        yield lambda: pressed.is_set() or asked() or signals.requested()
+        yield lambda: pressed.is_set() or stop_requested() or signals.requested()

@@ -33,7 +33,7 @@ from pflsweep.records.writer import RecordWriter
 from pflsweep.studies.study import Study
 from pflsweep.tracking.address import destination
 from pflsweep.tracking.logging import Labels
-from pflsweep.tracking.run import Listener, open_run, send
+from pflsweep.tracking.run import RunTracker, open_run, send
 from pflsweep.trial.build import Parts, build, dp_sgd
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
@@ -49,12 +49,12 @@ from pflsweep.trial.tables import (
     score_table,
 )
 from pflsweep.util.errors import Diverged, UserError
-from pflsweep.util.files import DiskFull, claimed
+from pflsweep.util.files import DiskFull, locked_folder
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.signals import AGAIN
 from pflsweep.util.source_hash import edited_components
 
-Watch = Callable[[Record], None]  # called after each round; may raise Pruned
+AfterRound = Callable[[Record], None]  # called after each round; may raise Pruned
 # Threads build their trials one after another: each reads a dataset, and all at once would need the memory of all
 _BUILDING = threading.Lock()
 SMALL = 250_000  # parameters of a model below which one thread is the fastest
@@ -74,8 +74,8 @@ class LeaseLost(Exception):  # noqa: N818 (a state)
 
 def run_trial(
     config: Config,
-    listen: Callable[[Tracking, Record], Listener] = open_run,
-    watch: Watch = lambda record: None,
+    open_tracker: Callable[[Tracking, Record], RunTracker] = open_run,
+    after_round: AfterRound = lambda record: None,
     stop: Stop = lambda: False,
     member: StackMember | None = None,
     sweep_workers: int = 1,
@@ -84,13 +84,15 @@ def run_trial(
 ) -> Result:
     """Train the rounds of a trial that are not trained yet, and return its result.
 
-    listen: opens the tracking of the trial, which gets each round. watch: called after each round; it may raise Pruned
-    or LeaseLost. stop: returns whether to stop after this round. member: of a stack of trials, each of which has a
-    thread. sweep_workers: those of the sweep on this machine. prescribed: partition, cohorts or batches that are given
-    instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in its sweep.
+    open_tracker: opens the tracking of the trial, which gets each round. after_round: called after each round; it may
+    raise Pruned or LeaseLost. stop: returns whether to stop after this round. member: of a stack of trials, each of
+    which has a thread. sweep_workers: those of the sweep on this machine. prescribed: partition, cohorts or batches
+    that are given instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in
+    its sweep.
 
-    Raises UserError on bad input, also from `listen`, before anything is written; Locked where another process trains
-    the trial; Stopped on Ctrl-C, SIGTERM and `stop`; Pruned and LeaseLost from `watch`; Diverged; DiskFull.
+    Raises UserError on bad input, also from `open_tracker`, before anything is written; Locked where another process
+    trains the trial; Stopped on Ctrl-C, SIGTERM and `stop`; Pruned and LeaseLost from `after_round`; Diverged;
+    DiskFull.
     """
     check(config)
     config = typed(config)
@@ -119,20 +121,22 @@ def run_trial(
         if parts.study is not None:
             parts.study.check(simulation)
         # All bad input has been refused by now, before the first message
-        with claimed(folder):
+        with locked_folder(folder):
             if config.tracking.backend != "none":
                 mention(destination(config.tracking))
             record = _open(folder, meta, config, simulation)
-            if _nothing_left_to_train(record, config):
+            if _is_trained(record, config.train.rounds):
+                _require_results(record, config.train.rounds)
+                _mention_trained(record, config.train.rounds)
                 _add_models(record, simulation, config)
                 send(config.tracking, record, labels)
             else:
                 if record.begun:
                     _require_same_clients(record, partition_table(simulation.federation))
                     _catch_up(record, simulation, parts.study)
-                    record.go_on(config.portable, meta)
+                    record.add_session(config.portable, meta)
                     _warn_edited(record, meta["digests"])
-                _run(record, simulation, parts, config, listen, watch, stop)
+                _run(record, simulation, parts, config, open_tracker, after_round, stop)
     return Result(folder, config.train.rounds, config, prescribed)
 
 
@@ -146,28 +150,31 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
     return record
 
 
-def _nothing_left_to_train(record: Record, config: Config) -> bool:
-    """Return whether nothing is left to train; if so, say it.
-
-    Raises UserError if a record of more rounds lacks the results of the round that is asked for.
-    """
-    rounds, status = config.train.rounds, record.status
+def _is_trained(record: Record, rounds: int) -> bool:
+    """Return whether a record has this many rounds, or more, and what is written after its last one."""
+    status = record.status
     if status["status"] == "finished":
-        done = record.done
-    else:
-        # Tables are written first, then the checkpoint, then the status: where a trial was killed or found the disk
-        # full, each may be ahead of the next
-        checkpoint = record.checkpoint()
-        done = min(record.done, max(status["rounds"], 0 if checkpoint is None else checkpoint.round))
-    if done < rounds or (done == rounds and status["status"] != "finished"):
-        return False
+        return record.done >= rounds
+    # Tables are written first, then the checkpoint, then the status: where a trial was killed or found the disk full,
+    # each may be ahead of the next
+    checkpoint = record.checkpoint()
+    done = min(record.done, max(status["rounds"], 0 if checkpoint is None else checkpoint.round))
+    return done > rounds
+
+
+def _require_results(record: Record, rounds: int) -> None:
+    """Raise UserError if a record of more rounds was not evaluated after this one, or has new clients that were not
+    fine-tuned after it.
+    """
     if record.done > rounds:
         _require_evaluated(record, rounds)
-        # Raises where new clients were not fine-tuned after that round
         _ = Record.as_of(record.folder, rounds).new_clients
+
+
+def _mention_trained(record: Record, rounds: int) -> None:
+    """Say that a trial is trained already, and which round of it is reported."""
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
-    return True
 
 
 def _add_models(record: RecordWriter, simulation: engine.Simulation, config: Config) -> None:
@@ -248,17 +255,17 @@ def _run(
     simulation: engine.Simulation,
     parts: Parts,
     config: Config,
-    listen: Callable,
-    watch: Watch,
-    asked: Stop,
+    open_tracker: Callable,
+    after_round: AfterRound,
+    stop_requested: Stop,
 ) -> None:
     """Train the rounds that are left, and set the record's status. Nothing is written before tracking is open."""
     name, status = record.meta["name"], "failed"
-    with listen(config.tracking, record) as hears, interruptible(asked) as stop:
+    with open_tracker(config.tracking, record) as tracker, interruptible(stop_requested) as stop:
         record.begin()
         try:
             announce(name, simulation, dp_sgd(config))
-            _train(record, simulation, parts.study, config.checkpoint.every, hears, watch, stop)
+            _train(record, simulation, parts.study, config.checkpoint.every, tracker, after_round, stop)
             _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
@@ -286,7 +293,7 @@ def _run(
             # On a crowded machine that takes a minute, in which the last round would seem to hang
             if config.tracking.backend != "none":
                 mention(f"{name}: sending the rest to MLflow")
-            hears.finish(record, status)
+            tracker.finish(record, status)
         if stop():
             raise Stopped(f"{name}: stopped, with this trial finished")
 
@@ -297,12 +304,12 @@ def _checkpoint(record: Record, simulation: engine.Simulation, study: Study | No
 
 
 def _train(
-    record: RecordWriter, simulation: engine.Simulation, study: Study | None, every: float, hears: Listener,
-    watch: Watch, stop: Stop,
+    record: RecordWriter, simulation: engine.Simulation, study: Study | None, every: float, tracker: RunTracker,
+    after_round: AfterRound, stop: Stop,
 ) -> None:  # fmt: skip
     """Train round by round, with a checkpoint every `every` seconds.
 
-    Raises KeyboardInterrupt after a round where `stop` asks for it; Diverged; what `watch` raises.
+    Raises KeyboardInterrupt after a round where `stop` asks for it; Diverged; what `after_round` raises.
     """
     total = simulation.schedule.rounds
     # A longer trial did not evaluate the round that is now the last
@@ -331,8 +338,8 @@ def _train(
                 scored = result.scores["personal"]
                 _require_sound(scored.loss, scored.n, simulation, record)
             # Before tracking, since a worker that has lost its lease must send nothing more
-            watch(record)
-            hears.rows(record)
+            after_round(record)
+            tracker.log_rounds(record)
             # `_finish` writes the last round
             if result.round == total:
                 break

@@ -96,7 +96,7 @@ def existing(folder: Path) -> Path:
 
 
 @contextmanager
-def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
+def locked_folder(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     """Hold the exclusive lock of a folder, and remove the incomplete files that a killed process left in it.
 
     The operating system releases the lock when the process dies. A missing folder is created, and removed again if it

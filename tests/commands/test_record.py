@@ -18,7 +18,7 @@ from pflsweep.records.record import Record
 from pflsweep.records.writer import RecordWriter
 from pflsweep.trial.build import Parts
 from pflsweep.util.errors import UserError
-from pflsweep.util.files import claimed
+from pflsweep.util.files import locked_folder
 from tests.report import records
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -414,7 +414,7 @@ def test_a_trial_that_is_being_trained_is_left_alone(capsys: pytest.CaptureFixtu
     shutil.copytree("runs", "short")
     assert main([*TRIAL, "train.rounds=2"]) == 0
     folder, other = only("short").folder, records.finished(Path("runs"), "fedavg", [1, 2, 3, 4])
-    with claimed(folder.absolute()):
+    with locked_folder(folder.absolute()):
         assert main(["record", "import", "runs", "--runs", "short", "--no-tracking"]) == 2
     said = capsys.readouterr()
     assert "1 run and 0 ledgers of sweeps imported into short\n" in said.out

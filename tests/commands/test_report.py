@@ -148,7 +148,7 @@ def test_sessions_and_own_code_are_told_apart(here):
     for code, seed in (("aaaa", 1), ("bbbb", 2)):
         record = finished(here / "runs", "mine", [1, 1, 1, 1], seed=seed)
         record.meta["code"] = [code]
-        record.go_on(record.config, {**record.meta, "commit": f"later-{code}"})
+        record.add_session(record.config, {**record.meta, "commit": f"later-{code}"})
         record.begin()
         record.set_status(status="finished")
     main(["runs"])
@@ -162,7 +162,7 @@ def test_a_record_of_several_versions_of_the_code_is_marked(here):
         record = create(here / "runs", "pgfed", seed=seed)
         record.meta["digests"] = {"engine": "aaaa"}
         train(record, [[4, 6, 6, 8]])
-        record.go_on(record.config, {**record.meta, "digests": {"engine": digest}})
+        record.add_session(record.config, {**record.meta, "digests": {"engine": digest}})
         record.begin()
         train(record, [[4, 6, 6, 8]] * 2).set_status(status="finished")
     main(["runs"])

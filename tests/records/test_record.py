@@ -22,7 +22,7 @@ from pflsweep.records.record import Record
 from pflsweep.records.writer import RecordWriter
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
-from pflsweep.util.files import claimed
+from pflsweep.util.files import locked_folder
 from tests.report.records import meta
 
 META = meta()
@@ -233,7 +233,7 @@ def test_a_record_keeps_no_password(tmp_path: Path) -> None:
     record = RecordWriter.new(tmp_path, META, config, pd.DataFrame({"client": [0]}))
     record.begin()
     again = RecordWriter(tmp_path)
-    again.go_on(config, {"commit": None, "version": "1", "environment": {}})
+    again.add_session(config, {"commit": None, "version": "1", "environment": {}})
     again.begin()
     for one in (record, again, Record(tmp_path)):
         assert one.config["tracking"] == {"uri": "postgresql://lab@host/runs", "every": 5.0}
@@ -269,12 +269,12 @@ def test_versions_of_the_code_are_those_of_rounds_that_are_kept(
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "x"
     with (
-        claimed(folder),
+        locked_folder(folder),
         pytest.raises(UserError, match="Another process is training this trial"),
-        claimed(folder),
+        locked_folder(folder),
     ):
         pass
-    with claimed(folder):
+    with locked_folder(folder):
         pass
 
 
@@ -289,17 +289,21 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
         flock(lock, how)
 
     monkeypatch.setattr(files.fcntl, "flock", late)
-    with claimed(tmp_path / "x"), pytest.raises(UserError, match="Another process"), claimed(tmp_path / "x"):
+    with (
+        locked_folder(tmp_path / "x"),
+        pytest.raises(UserError, match="Another process"),
+        locked_folder(tmp_path / "x"),
+    ):
         pass
     assert removed
 
 
 def test_a_folder_of_ones_own_is_removed_where_nothing_was_written(tmp_path: Path) -> None:
-    with claimed(tmp_path / "runs" / "x"):
+    with locked_folder(tmp_path / "runs" / "x"):
         pass
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "runs" / "x").mkdir(parents=True)
-    with claimed(tmp_path / "runs" / "x"):
+    with locked_folder(tmp_path / "runs" / "x"):
         pass
     assert (tmp_path / "runs" / "x").exists()
 
@@ -334,7 +338,7 @@ def test_what_a_killed_process_has_left_half_written_is_removed(tmp_path: Path) 
     left = tmp_path / "record" / ".checkpoint.pt.0123.tmp"
     left.parent.mkdir()
     left.touch()
-    with files.claimed(left.parent):
+    with files.locked_folder(left.parent):
         assert not left.exists()
 
 
@@ -362,7 +366,9 @@ def test_a_config_that_could_not_be_written_twice_leaves_the_record_whole(
 
     for rounds in (4, 5):
         record = RecordWriter(tmp_path)
-        record.go_on({"train": {"rounds": rounds}, "seed": 0}, dict.fromkeys(("commit", "version", "environment")))
+        record.add_session(
+            {"train": {"rounds": rounds}, "seed": 0}, dict.fromkeys(("commit", "version", "environment"))
+        )
         with monkeypatch.context() as patched:
             patched.setattr(files, "write_text", full)
             patched.setattr(files, "write_json", lambda path, content: path.write_text(json.dumps(content)))
@@ -382,7 +388,7 @@ def test_a_folder_that_goes_while_it_is_locked_is_made_again(tmp_path: Path, mon
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", then_gone)
-    with claimed(tmp_path / "x"):
+    with locked_folder(tmp_path / "x"):
         assert (tmp_path / "x" / "lock").exists()
     assert made_once
 
@@ -391,6 +397,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match=r"cannot be written to.*paths\.runs"),
-        claimed(tmp_path / "file" / "x"),
+        locked_folder(tmp_path / "file" / "x"),
     ):
         pass

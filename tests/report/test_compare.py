@@ -107,7 +107,7 @@ def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
     """FedAvg's seed 0 went on after round 3: it is compared as of round 3, too, with a line that says so."""
     runs = [finished(tmp_path, method, [4, 6, 6, 8], seed=seed) for method in ("fedavg", "local") for seed in (0, 1)]
     longer = RecordWriter(runs[0].folder)
-    longer.go_on(
+    longer.add_session(
         {**longer.config, "train": {**longer.config["train"], "rounds": 4}},
         {"commit": "0", "version": "1", "environment": {}},
     )
@@ -132,7 +132,7 @@ def test_a_finished_run_that_is_trained_further_stays_while_that_goes_on(tmp_pat
     runs = [finished(tmp_path, method, [4, 6, 6, 8]) for method in ("fedavg", "local")]
     longer = RecordWriter(runs[0].folder)
     for status in ("interrupted", "running"):
-        longer.go_on({**longer.config, "train": {**longer.config["train"], "rounds": 9}}, {})
+        longer.add_session({**longer.config, "train": {**longer.config["train"], "rounds": 9}}, {})
         longer.begin()
         train(longer, [[9, 9, 9, 9]])
         longer.set_status(status=status)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 # Places where the process kills itself: module, function, the n-th call
 PHASES = {
-    "before claim": ("pflsweep.sweep.queue", "Queue.claim", 4, "before"),
+    "before claim": ("pflsweep.sweep.queue", "Queue.lease_next", 4, "before"),
     "mid-round": ("pflsweep.engine.simulation", "run_round", 15, "after"),
     "mid-checkpoint": ("pflsweep.records.checkpoint", "write_torch", 9, "half"),
     "mid-record": ("pflsweep.util.files", "write_parquet", 24, "after"),
@@ -126,7 +126,7 @@ RAISING = """
 import json, pickle, sys
 arguments = json.loads(sys.argv[1])
 if arguments["number"] == 0:
-    open(arguments["error"], "wb").write(pickle.dumps(ZeroDivisionError("it broke")))
+    open(arguments["error_file"], "wb").write(pickle.dumps(ZeroDivisionError("it broke")))
     sys.exit(1)
 """
 

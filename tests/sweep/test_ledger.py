@@ -29,20 +29,20 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert "seed" not in group["config"]
     assert "paths.runs" not in group["config"]
     for value in (0.4, 0.6, None):
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         assert written()["groups"][0]["winner"] is None, "nobody has won before the last point is settled"
-        queue.fail(claim, "no loss is finite", diverged=True) if value is None else queue.tell(
-            claim, value, {"trials": [{"identity": "ab", "test": each} for each in (0.3, 0.5)] if value == 0.6 else []}
+        queue.fail(lease, "no loss is finite", diverged=True) if value is None else queue.complete(
+            lease, value, {"trials": [{"identity": "ab", "test": each} for each in (0.3, 0.5)] if value == 0.6 else []}
         )
     queue.refresh()
     for identity in ("abc", None):
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         if identity is None:
-            queue.fail(claim, "it broke too")
+            queue.fail(lease, "it broke too")
         else:
-            queue.tell(claim, 0.7, {"trials": [{"identity": identity}]})
+            queue.complete(lease, 0.7, {"trials": [{"identity": identity}]})
     (group,) = written()["groups"]
     assert (group["winner"], group["winner_value"]) == ({"train.lr": 0.2}, 0.6)
     assert group["tried"] == [
@@ -93,12 +93,12 @@ def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_supe
 
     def settle(value: float | None, identity: str = "") -> None:
         queue.revive()
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         if value is None:
-            queue.fail(claim, "out of memory")
+            queue.fail(lease, "out of memory")
         else:
-            queue.tell(claim, value, {"trials": [{"identity": identity}]})
+            queue.complete(lease, value, {"trials": [{"identity": identity}]})
 
     def written() -> dict:
         queue.refresh()

@@ -18,7 +18,7 @@ from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep import cost, planner
 from pflsweep.sweep.command import check_command
-from pflsweep.sweep.plan import Plan, Slot, changed, plan_id, read, write
+from pflsweep.sweep.plan import Plan, Slot, changed, plan_id, read_plan, write_plan
 from pflsweep.sweep.planner import _versions
 from pflsweep.sweep.search_space import Axis, grid_points, params_of, parse_axis
 from pflsweep.sweep.spec import read_table
@@ -164,8 +164,8 @@ def test_a_search_at_another_scale_tries_what_that_scale_tries(tmp_path: Path) -
     assert [tried[key] for key in keys] == [7000 // images, 7000 // images, 7, 2.0, 3]
     assert [trained[key] for key in keys] == [30, 15, 32, 1.0, 3]  # 15 divides 30
     assert (both.scale, both.tune.scale, both.seeds) == ("30", "tiny", [3, 4, 5])
-    write(both, tmp_path / "plan.json")
-    assert read(tmp_path / "plan.json") == both
+    write_plan(both, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == both
     assert len({both.id, rounds.id, tiny.id}) == 3
     assert planned("sweep=own", "scale=30", "tune.scale=30").id == rounds.id
 
@@ -460,8 +460,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     for words in (["sweep=mine", "seed=3,1"], ["sweep=mine", "tune=tpe", "tune.points=3"], ["algorithm=local"]):
         plan = planned(*words)
-        write(plan, tmp_path / "plan.json")
-        again = read(tmp_path / "plan.json")
+        write_plan(plan, tmp_path / "plan.json")
+        again = read_plan(tmp_path / "plan.json")
         assert again == plan
         assert list(again.slots) == list(plan.slots)
         for group, other in zip(plan.groups, again.groups, strict=True):

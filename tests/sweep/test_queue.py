@@ -1,4 +1,4 @@
-"""The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
+"""The queue: the state of a slot by its trials, who may lease it, winners, and two commands at once."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -81,13 +81,13 @@ def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str,
 
 def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
     queue = opened(plan)
-    claims = [queue.claim() for _ in range(3)]
-    assert [claim.point for claim in claims if claim] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
-    assert queue.claim() is None
-    for claim, value in zip(claims, (0.4, 0.9, 0.9), strict=True):
-        assert claim is not None
-        queue.tell(claim, value, {})
-    final = queue.claim()
+    claims = [queue.lease_next() for _ in range(3)]
+    assert [lease.point for lease in claims if lease] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    assert queue.lease_next() is None
+    for lease, value in zip(claims, (0.4, 0.9, 0.9), strict=True):
+        assert lease is not None
+        queue.complete(lease, value, {})
+    final = queue.lease_next()
     assert final is not None
     assert final.slot == FINAL
     # The first of equal points wins
@@ -97,7 +97,7 @@ def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
 
 def test_a_slot_is_granted_once(plan: Plan) -> None:
     one, two = opened(plan), opened(plan)
-    slots = [claim.slot for queue in (one, two, one, two) if (claim := queue.claim()) is not None]
+    slots = [lease.slot for queue in (one, two, one, two) if (lease := queue.lease_next()) is not None]
     assert slots == [Slot(0, False, k) for k in range(3)]
 
 
@@ -113,8 +113,8 @@ def test_a_slot_is_granted_once_to_workers_that_ask_at_the_same_moment(plan: Pla
         found = []
         for _ in range(len(points)):
             together.wait()
-            if (claim := queue.claim()) is not None:
-                found.append(claim.slot)
+            if (lease := queue.lease_next()) is not None:
+                found.append(lease.slot)
         return found
 
     with ThreadPoolExecutor(len(queues)) as pool:
@@ -142,9 +142,9 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
 def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan) -> None:
     queue = opened(plan)
     for _ in range(5):
-        claim = queue.claim()
-        assert claim is not None
-        assert claim.slot == SEARCH
+        lease = queue.lease_next()
+        assert lease is not None
+        assert lease.slot == SEARCH
         queue.revive()
         # It still sends heartbeats
         assert queue.sweep.states[SEARCH].status == "running"
@@ -157,10 +157,10 @@ def test_a_slot_that_is_taken_over_twice_knows_how_far_it_had_come(plan: Plan) -
     """What is left is estimated by it, before the next worker has trained a round."""
     queue = opened(plan)
     for reached in (7, None):
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         if reached:
-            queue.set_attr(claim, "reached", reached)
+            queue.set_attr(lease, "reached", reached)
         age_heartbeats(queue)
         queue.revive()
         assert queue.sweep.states[SEARCH].attrs["before"] == 7
@@ -168,34 +168,34 @@ def test_a_slot_that_is_taken_over_twice_knows_how_far_it_had_come(plan: Plan) -
 
 def test_what_failed_is_tried_again_before_what_was_not_tried_yet(plan: Plan) -> None:
     queue = opened(plan)
-    _, second, third = [claim for _ in range(3) if (claim := queue.claim()) is not None]
+    _, second, third = [lease for _ in range(3) if (lease := queue.lease_next()) is not None]
     queue.release(second)
     queue.fail(third, "out of memory")
     again = opened(plan)
-    slots = [claim.slot for _ in range(2) if (claim := again.claim()) is not None]
+    slots = [lease.slot for _ in range(2) if (lease := again.lease_next()) is not None]
     assert slots == [third.slot, second.slot]
 
 
 def test_a_pruned_point_has_the_value_of_its_last_round_and_not_of_its_best(plan: Plan) -> None:
     queue = opened(plan)
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     for step, value in ((1, 0.5), (2, 0.3)):
-        queue.report(claim, {step: value})
-    queue.prune(claim, {})
-    trial = queue.sweep.states[claim.slot].trial
+        queue.report(lease, {step: value})
+    queue.prune(lease, {})
+    trial = queue.sweep.states[lease.slot].trial
     assert trial is not None
     assert (trial.state, trial.value) == (PRUNED, 0.3)
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:
-    """Let a worker claim the search's first slot, write some rounds of it to its record, and be killed."""
+    """Let a worker lease the search's first slot, write some rounds of it to its record, and be killed."""
     worker = Queue(queue.plan, worker=f"worker {rounds}")
     worker.refresh()
-    claim = worker.claim()
-    assert claim is not None
-    assert claim.slot == SEARCH
-    worker.begin(claim, folder, before=0, done=0)
+    lease = worker.lease_next()
+    assert lease is not None
+    assert lease.slot == SEARCH
+    worker.begin(lease, folder, before=0, done=0)
     files.write_json(folder / "status.json", {"rounds": rounds})
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 1
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 0
@@ -217,31 +217,31 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
     assert again.sweep.states[SEARCH].status == "waiting"
     for _ in range(2):
         die(again, tmp_path, 17)
-    claim = again.claim()
-    assert claim is not None
-    assert (claim.slot, claim.point) == (SEARCH, {"train.lr": 0.1})
+    lease = again.lease_next()
+    assert lease is not None
+    assert (lease.slot, lease.point) == (SEARCH, {"train.lr": 0.1})
 
 
 def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
     queue = opened(plan)
-    claim = queue.claim()
-    assert claim is not None
-    assert opened(plan).sweep.states[claim.slot].status == "running", "it may be another machine's"
+    lease = queue.lease_next()
+    assert lease is not None
+    assert opened(plan).sweep.states[lease.slot].status == "running", "it may be another machine's"
     age_heartbeats(queue)
     again = opened(plan)
-    assert again.sweep.states[claim.slot].status == "waiting"
-    next_one = again.claim()
+    assert again.sweep.states[lease.slot].status == "waiting"
+    next_one = again.lease_next()
     assert next_one is not None
-    assert next_one.slot == claim.slot
+    assert next_one.slot == lease.slot
 
 
 def test_released_means_as_if_never_claimed(plan: Plan) -> None:
     queue = opened(plan)
-    first = queue.claim()
+    first = queue.lease_next()
     assert first is not None
     queue.release(first)
     queue.refresh()
-    again = queue.claim()
+    again = queue.lease_next()
     assert again is not None
     assert (again.slot, again.point) == (first.slot, first.point)
 
@@ -249,13 +249,13 @@ def test_released_means_as_if_never_claimed(plan: Plan) -> None:
 def test_a_heartbeat_after_a_release_says_nothing_of_the_next_lease(plan: Plan) -> None:
     """The thread of heartbeats may come between the two: the slot keeps its trial, which is then WAITING."""
     queue = opened(plan)
-    first = queue.claim()
+    first = queue.lease_next()
     assert first is not None
-    queue.note(first, round=[1, 9])
+    queue.note(first, {"round": [1, 9]})
     queue.release(first)
     queue.beat(first)
     queue.refresh()
-    again = queue.claim()
+    again = queue.lease_next()
     assert again is not None
     assert again.trial_id == first.trial_id
     assert queue.holds(again)
@@ -266,11 +266,11 @@ def test_a_heartbeat_after_a_release_says_nothing_of_the_next_lease(plan: Plan) 
 def test_a_claim_sends_no_heartbeat_for_another_workers_trial(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that worker has died, the trial would be taken over later."""
     queue, other = opened(plan), opened(plan)
-    taken = other.claim()
+    taken = other.lease_next()
     assert taken is not None
     beats: list[int] = []
     monkeypatch.setattr(queue.database.storage, "record_heartbeat", beats.append)
-    mine = queue.claim()
+    mine = queue.lease_next()
     assert mine is not None
     assert beats == [mine.trial_id]
 
@@ -285,9 +285,9 @@ def test_deaths_over_the_point_of_an_earlier_winner_do_not_count(plan: Plan, tmp
     plan = plan._replace(tune=replace(plan.tune, partial=True), seeds=[0])
     worker = opened(plan)
     for value in (None, 0.5, 0.4):
-        claim = worker.claim()
-        assert claim is not None
-        worker.fail(claim, "out of memory") if value is None else worker.tell(claim, value, {})
+        lease = worker.lease_next()
+        assert lease is not None
+        worker.fail(lease, "out of memory") if value is None else worker.complete(lease, value, {})
     folder = tmp_path / "record"
     folder.mkdir()
     files.write_json(folder / "status.json", {"rounds": 3})
@@ -296,20 +296,20 @@ def test_deaths_over_the_point_of_an_earlier_winner_do_not_count(plan: Plan, tmp
         for k in range(times):
             worker = Queue(plan, worker=f"final {k}")
             worker.refresh()
-            claim = worker.claim()
-            assert claim is not None
-            assert claim.slot.final
-            worker.begin(claim, folder, before=0, done=0)
+            lease = worker.lease_next()
+            assert lease is not None
+            assert lease.slot.final
+            worker.begin(lease, folder, before=0, done=0)
             worker.record_death(f"final {k}", "SIGKILL")
             worker.revive()
         return worker.sweep.states[FINAL].status
 
     assert final_dies(3) == "failed"
     again = opened(plan)
-    claim = again.claim()
-    assert claim is not None
-    assert claim.point == {"train.lr": 0.1}
-    again.tell(claim, 0.9, {})
+    lease = again.lease_next()
+    assert lease is not None
+    assert lease.point == {"train.lr": 0.1}
+    again.complete(lease, 0.9, {})
     again.revive()
     assert final_dies(2) == "waiting"
     assert final_dies(1) == "failed"
@@ -318,9 +318,9 @@ def test_deaths_over_the_point_of_an_earlier_winner_do_not_count(plan: Plan, tmp
 def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> None:
     queue = opened(plan)
     for _ in range(3):
-        claim = queue.claim()
-        assert claim is not None
-        queue.fail(claim, "no loss is finite", diverged=True)
+        lease = queue.lease_next()
+        assert lease is not None
+        queue.fail(lease, "no loss is finite", diverged=True)
     queue.refresh()
     assert queue.sweep.can_elect_winner(0)
     assert queue.sweep.winner(0) is None
@@ -344,23 +344,23 @@ def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan:
     finals = {state.status for slot, state in queue.sweep.states.items() if slot.final}
     if not partial:
         assert finals == {"blocked"}
-        assert queue.claim() is None
+        assert queue.lease_next() is None
         assert queue.sweep.finished, "nothing is left that this command could train"
         queue.prepare()
-        claim = queue.claim()
-        assert claim is not None
-        assert claim.point == {"train.lr": 0.3}
-        queue.fail(claim, "diverged, which is a result", diverged=True)
+        lease = queue.lease_next()
+        assert lease is not None
+        assert lease.point == {"train.lr": 0.3}
+        queue.fail(lease, "diverged, which is a result", diverged=True)
         queue.refresh()
-    claim = queue.claim()
-    assert claim is not None
-    assert (claim.slot, claim.point) == (FINAL, {"train.lr": 0.2})
+    lease = queue.lease_next()
+    assert lease is not None
+    assert (lease.slot, lease.point) == (FINAL, {"train.lr": 0.2})
 
 
 def crash_last(queue: Queue) -> None:
     """Try all three points: the second is the best, the third crashes and has no result."""
     assert [done(queue, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = queue.claim()
+    last = queue.lease_next()
     assert last is not None
     queue.fail(last, "out of memory")
 
@@ -373,10 +373,10 @@ def partial(plan: Plan) -> Plan:
 
 def done(queue: Queue, value: float, result: dict[str, Any]) -> Any:
     """Claim a slot, store it as done, and return its point."""
-    claim = queue.claim()
-    assert claim is not None
-    queue.tell(claim, value, result)
-    return claim.point["train.lr"]
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.complete(lease, value, result)
+    return lease.point["train.lr"]
 
 
 def final(identity: str) -> dict[str, Any]:
@@ -411,9 +411,9 @@ def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: 
     queue = opened(partial)
     crash_last(queue)
     for _ in partial.final_slots(0):
-        claim = queue.claim()
-        assert claim is not None
-        queue.fail(claim, "it diverges there", diverged=True)
+        lease = queue.lease_next()
+        assert lease is not None
+        queue.fail(lease, "it diverges there", diverged=True)
     again = opened(partial)
     assert done(again, 0.7, {}) == 0.3
     again.revive()
@@ -426,9 +426,9 @@ def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
     queue = opened(partial)
     assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5)] == [0.1, 0.2, 0.3]
     for kinds in ({"input": True}, {}):
-        claim = queue.claim()
-        assert claim is not None
-        queue.fail(claim, "no data there", **kinds)
+        lease = queue.lease_next()
+        assert lease is not None
+        queue.fail(lease, "no data there", **kinds)
     assert queue.sweep.finished
     again = opened(partial)
     assert again.sweep.left == 1
@@ -451,14 +451,14 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     plan, here = partial, opened(partial)
     crash_last(here)
     here.refresh()
-    early = here.claim()
+    early = here.lease_next()
     assert early is not None
     assert early.point == {"train.lr": 0.2}
     there = Queue(plan)
     there.prepare(retry=True)
-    assert here.claim() is None
+    assert here.lease_next() is None
     assert done(there, 0.7, {}) == 0.3
-    here.tell(early, 0.5, {})
+    here.complete(early, 0.5, {})
     # Each sees what has to be trained again, which is done once
     for queue in (there, here, Queue(plan)):
         queue.revive()
@@ -535,13 +535,13 @@ def test_a_final_trial_whose_record_began_anew_is_trained_again(plan: Plan, roun
 
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     queue = opened(plan)
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     queue.refresh()
-    assert point_of(plan.groups[0], queue.sweep.states[claim.slot]) == claim.point
-    (config,) = plan.configs(claim.slot, claim.point)
+    assert point_of(plan.groups[0], queue.sweep.states[lease.slot]) == lease.point
+    (config,) = plan.configs(lease.slot, lease.point)
     assert (config.values["train"]["lr"], config.values["data"]["validation"], config.values["seed"]) == (0.1, 0.2, 0)
-    (final,) = plan.configs(Slot(0, True, 1), claim.point)
+    (final,) = plan.configs(Slot(0, True, 1), lease.point)
     assert (final.values["train"]["lr"], final.values["data"]["validation"], final.values["seed"]) == (0.1, 0.0, 1)
 
 
@@ -552,11 +552,11 @@ def test_a_value_of_a_grid_is_the_one_that_is_written_there(plan: Plan) -> None:
     queue = opened(plan)
     assert repr(done(queue, 0.5, {})) == "1"
     assert repr(queue.sweep.winner(0)) == "{'train.lr': 1}"
-    final = queue.claim()
+    final = queue.lease_next()
     assert final is not None
     # As the database of an older version has it
     queue.set_attr(final, "point", '{"train.lr": 1.0}')
-    queue.tell(final, 0.5, {})
+    queue.complete(final, 0.5, {})
     queue.refresh()
     assert queue.sweep.states[FINAL].status == "done"
 
@@ -571,16 +571,16 @@ def test_a_point_below_that_was_tried_again_elsewhere_is_promoted_here(halving: 
     """This worker has not read the queue since the point had crashed."""
     partial = halving._replace(tune=replace(halving.tune, partial=True))
     queue = opened(partial)
-    leases = [lease for _ in range(5) if (lease := queue.claim()) is not None]
+    leases = [lease for _ in range(5) if (lease := queue.lease_next()) is not None]
     queue.fail(leases[0], "out of memory")
     for lease, value in zip(leases[1:], (0.4, 0.5, 0.6, 0.7), strict=True):
-        queue.tell(lease, value, {})
+        queue.complete(lease, value, {})
     other = opened(partial)
-    again = other.claim()
+    again = other.lease_next()
     assert again is not None
     assert again.slot == leases[0].slot
-    other.tell(again, 0.9, {})
-    promoted = queue.claim()
+    other.complete(again, 0.9, {})
+    promoted = queue.lease_next()
     assert promoted is not None
     assert (promoted.slot.number, promoted.point) == (5, leases[0].point)
 
@@ -591,9 +591,9 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))
     queue = opened(many)
     for _ in range(20):
-        claim = queue.claim()
-        assert claim is not None
-        queue.tell(claim, 0.5, {"trials": []})
+        lease = queue.lease_next()
+        assert lease is not None
+        queue.complete(lease, 0.5, {"trials": []})
     again = Queue(many)
     again.refresh()
     assert sum(state.status == "done" for state in again.sweep.states.values()) == 20
@@ -603,42 +603,42 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     """A trial can be taken over only after five missed heartbeats: before that the database is not asked."""
     queue, other = opened(plan), opened(plan)
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     queries: list[str] = []
     event.listen(queue.database.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
-    assert queue.holds(claim)
+    assert queue.holds(lease)
     assert not queries
-    _suspend(claim)
-    assert queue.holds(claim), "it was silent, but nobody has taken the trial over"
+    _suspend(lease)
+    assert queue.holds(lease), "it was silent, but nobody has taken the trial over"
     assert queries
     queries.clear()
-    assert queue.holds(claim)
+    assert queue.holds(lease)
     assert not queries, "the lease is renewed"
-    _suspend(claim)
+    _suspend(lease)
     age_heartbeats(queue)
     other.revive()
-    assert not queue.holds(claim)
-    taken = other.claim()
+    assert not queue.holds(lease)
+    taken = other.lease_next()
     assert taken is not None
-    assert taken.slot == claim.slot
-    assert not queue.holds(claim)
+    assert taken.slot == lease.slot
+    assert not queue.holds(lease)
     assert other.holds(taken)
 
 
 def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
     queue, other = opened(plan), opened(plan)
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     age_heartbeats(queue)
     other.revive()
-    queue.beat(claim)
-    assert not queue.holds(claim)
+    queue.beat(lease)
+    assert not queue.holds(lease)
 
 
-def _suspend(claim: Lease) -> None:
+def _suspend(lease: Lease) -> None:
     """Make the last renewal a minute old, as if this process had been suspended."""
-    claim.renewed -= 60
+    lease.renewed -= 60
 
 
 def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:

@@ -161,8 +161,8 @@ def drawn(queue: Queue) -> list[Point]:
 def search_alone(plan: Plan) -> list[Point]:
     queue = Queue(plan)
     queue.prepare()
-    while (claim := queue.claim()) is not None and not claim.slot.final:
-        queue.tell(claim, score(claim.point), {})
+    while (lease := queue.lease_next()) is not None and not lease.slot.final:
+        queue.complete(lease, score(lease.point), {})
     return drawn(queue)
 
 
@@ -179,17 +179,17 @@ def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: P
     while not all(workers[0].sweep.states[slot].status == "done" for slot in plan.search_slots(0)):
         queue = draw.choice(workers)
         queue.refresh()
-        if draw.random() < 0.6 and (claim := queue.claim()) is not None:
-            held.append((queue, claim))
-            if claim.slot.number >= FIRST:
+        if draw.random() < 0.6 and (lease := queue.lease_next()) is not None:
+            held.append((queue, lease))
+            if lease.slot.number >= FIRST:
                 most = max(most, sum(lease.slot.number >= FIRST for _, lease in held))
         elif held:
-            queue, claim = held.pop(draw.randrange(len(held)))
+            queue, lease = held.pop(draw.randrange(len(held)))
             end = draw.random()
             if end < 0.7:
-                queue.tell(claim, score(claim.point), {})
+                queue.complete(lease, score(lease.point), {})
             elif end < 0.85:
-                queue.release(claim)
+                queue.release(lease)
             else:
                 # All running trials are taken over, and their workers store nothing any more
                 age_heartbeats(queue)

@@ -8,9 +8,10 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
+from pflsweep.sweep.attributes import POINT
 from pflsweep.sweep.browse import results_of_groups
 from pflsweep.sweep.plan import Plan, Slot
-from pflsweep.sweep.slot_state import POINT, SlotState
+from pflsweep.sweep.slot_state import SlotState
 from pflsweep.sweep.state import SweepState
 
 WON = {"train.lr": 0.2}

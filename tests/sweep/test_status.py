@@ -27,12 +27,12 @@ def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
 def advance(queue: Queue, values: list[float | str]) -> None:
     """Settle the next slots, each with a value or a reason of failure; `nan` means that the trial diverged."""
     for value in values:
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         if isinstance(value, str):
-            queue.fail(claim, value, **({"diverged": True} if value == "nan" else {}))
+            queue.fail(lease, value, **({"diverged": True} if value == "nan" else {}))
         else:
-            queue.tell(claim, value, told(value))
+            queue.complete(lease, value, told(value))
     queue.refresh()
 
 
@@ -55,7 +55,7 @@ def test_names_are_shown_as_they_are(plan: Plan) -> None:
     plan = plan._replace(name="dataset.files=[/data/a.csv]", groups=[plan.groups[0]._replace(method="fedavg [own]")])
     queue = Queue(plan)
     queue.prepare()
-    assert queue.claim() is not None
+    assert queue.lease_next() is not None
     view = LiveStatus(plan)
     view._look()
     seen = page(view)
@@ -89,9 +89,9 @@ def _raise(error: Exception) -> None:
 def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -> None:
     view = LiveStatus(queue.plan)
     advance(queue, [0.4, "it broke"])
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "round", [7, 30])
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "round", [7, 30])
     view._look()
     seen = page(view)
     for words in ("1 done, 1 failed, 1 running, 2 waiting", "about", "left"):
@@ -102,9 +102,9 @@ def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -
 
 def test_what_was_trained_before_does_not_shorten_what_is_left(queue: Queue) -> None:
     view = LiveStatus(queue.plan)
-    claim = queue.claim()
-    assert claim is not None
-    queue.tell(claim, 0.4, told(0.4, seconds=3600.0))
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.complete(lease, 0.4, told(0.4, seconds=3600.0))
     view._look()
     assert view._seconds_left() is None
     assert "left" not in page(view)
@@ -118,13 +118,13 @@ def test_what_was_trained_before_does_not_shorten_what_is_left(queue: Queue) -> 
 
 def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queue: Queue) -> None:
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "reached", rounds // 3)
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "reached", rounds // 3)
     view = LiveStatus(queue.plan)
     view._look()
     assert view._seconds_left() is None, "nothing was trained since"
-    queue.set_attr(claim, "reached", 2 * rounds // 3)
+    queue.set_attr(lease, "reached", 2 * rounds // 3)
     view._look()
     view._began = time.monotonic() - 100
     thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # the rest of this search, two more, and two seeds with a quarter more data
@@ -136,15 +136,15 @@ def test_nothing_is_said_of_what_is_left_before_a_trial_has_ended_or_a_minute_ha
     view._began = time.monotonic() - 100
     view._look()
     assert time.monotonic() - view._began < 10, "no trial has begun: the workers are starting"
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "reached", 1)
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "reached", 1)
     view._began = time.monotonic() - 30
     view._look()
     assert view._seconds_left() is None, "its start is most of that time"
     view._began = time.monotonic() - 70
     assert view._seconds_left() is not None
-    queue.tell(claim, 0.4, told(0.4))
+    queue.complete(lease, 0.4, told(0.4))
     view._began = time.monotonic() - 5
     view._look()
     assert view._seconds_left() is not None
@@ -156,9 +156,9 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     queue.prepare()
     view = LiveStatus(plan)
     rounds = plan.groups[0].config.values["train"]["rounds"]
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "reached", rounds)
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "reached", rounds)
     view._look()
     view._began = time.monotonic() - 100
     seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other one, and two with a quarter more data
@@ -175,11 +175,11 @@ def test_what_is_left_of_a_higher_rung_are_the_rounds_that_the_one_below_has_not
 def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(queue: Queue) -> None:
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
     view = LiveStatus(queue.plan)
-    for end in (queue.prune, lambda claim, _: queue.fail(claim, "it broke")):
-        claim = queue.claim()
-        assert claim is not None
-        queue.set_attr(claim, "reached", rounds // 3)
-        end(claim, told(0.1))
+    for end in (queue.prune, lambda lease, _: queue.fail(lease, "it broke")):
+        lease = queue.lease_next()
+        assert lease is not None
+        queue.set_attr(lease, "reached", rounds // 3)
+        end(lease, told(0.1))
     view._look()
     view._began = time.monotonic() - 100
     assert view._seconds_left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
@@ -215,12 +215,12 @@ def test_an_error_of_the_live_status_is_said_once_as_what_it_is(
 def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> None:
     """A trial continues from its last checkpoint, which may be behind the round that it had reached."""
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "reached", 2 * rounds // 3)
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "reached", 2 * rounds // 3)
     view = LiveStatus(queue.plan)
     for reached in (rounds // 3, 2 * rounds // 3):
-        queue.set_attr(claim, "reached", reached)
+        queue.set_attr(lease, "reached", reached)
         view._look()
     view._began = time.monotonic() - 100
     assert view._seconds_left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
@@ -230,14 +230,14 @@ def test_rounds_that_another_sweep_has_trained_say_nothing_of_the_speed(queue: Q
     """A trial goes on from its record, whichever sweep has trained its rounds."""
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
     view = LiveStatus(queue.plan)
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     view._look()
-    queue.begin(claim, tmp_path, before=0, done=rounds // 3)
+    queue.begin(lease, tmp_path, before=0, done=rounds // 3)
     view._look()
     view._began = time.monotonic() - 100
     assert view._seconds_left() is None, "nothing was trained since"
-    queue.set_attr(claim, "reached", 2 * rounds // 3)
+    queue.set_attr(lease, "reached", 2 * rounds // 3)
     view._look()
     thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # the rest of this search, two more, and two seeds with a quarter more data
     assert view._seconds_left() == pytest.approx(100 * thirds, rel=0.01)
@@ -248,10 +248,10 @@ def test_a_log_says_at_times_what_is_running_and_what_is_left(
 ) -> None:
     view = LiveStatus(queue.plan)
     monkeypatch.setattr("pflsweep.sweep.status.live.QUIET", 0)
-    claim = queue.claim()
-    assert claim is not None
-    queue.set_attr(claim, "round", [1, 3])
-    queue.set_attr(claim, "reached", 1)
+    lease = queue.lease_next()
+    assert lease is not None
+    queue.set_attr(lease, "round", [1, 3])
+    queue.set_attr(lease, "reached", 1)
     view._began = time.monotonic() - 60
     view._look()
     line = capsys.readouterr().err.splitlines()[-1]
@@ -372,10 +372,10 @@ def test_a_damaged_record_does_not_hide_the_others(
     records = [finished(plan.runs, "fedavg", [6, 8, 8, 8], seed=seed) for seed in (0, 1)]
     advance(queue, [0.4, 0.6, 0.5])
     for record in records:
-        claim = queue.claim()
-        assert claim is not None
+        lease = queue.lease_next()
+        assert lease is not None
         result = {"identity": record.meta["identity"], "folder": str(record.folder), "host": "here", "seconds": 0.0}
-        queue.tell(claim, 0.75, {"trials": [result]})
+        queue.complete(lease, 0.75, {"trials": [result]})
     queue.refresh()
     assert [record.meta["seed"] for record in summary.records_of(queue.sweep)] == [0, 1]
     (records[0].folder / "meta.json").write_text("{")

@@ -60,9 +60,9 @@ def test_sqlite_is_known_by_its_address_with_and_without_a_driver(address: str, 
         assert connection.exec_driver_sql("pragma journal_mode").scalar() == "wal"
     with ThreadPoolExecutor() as pool:
         with files.locked(tmp_path):
-            claim = pool.submit(queue.claim)
-            assert not wait([claim], timeout=0.3).done
-        assert claim.result() is not None
+            lease = pool.submit(queue.lease_next)
+            assert not wait([lease], timeout=0.3).done
+        assert lease.result() is not None
 
 
 @pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite+pysqlite:///"])

@@ -116,15 +116,15 @@ def test_what_ends_a_stack_at_once_puts_its_slots_back(
 
 def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, plan = three(plan)
-    claim, asked = Queue.claim, []
+    lease_next, asked = Queue.lease_next, []
 
     def third_fails(self: Queue, skip: Any = ()) -> Any:
         asked.append(skip)
         if len(asked) == 3:
             raise ZeroDivisionError("the database")
-        return claim(self, skip)
+        return lease_next(self, skip)
 
-    monkeypatch.setattr(Queue, "claim", third_fails)
+    monkeypatch.setattr(Queue, "lease_next", third_fails)
     with pytest.raises(ZeroDivisionError):
         worker.work(plan)
     queue.refresh()
@@ -135,12 +135,12 @@ def test_a_trial_whose_process_dies_is_tried_again_three_times(plan: Plan, monke
     """As one whose worker dies: memory may be short for a moment alone."""
     deaths = [3, 1]
 
-    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        number = claim.slot.number
-        if not claim.slot.final and number < 2 and deaths[number]:
+    def trained(queue: Queue, lease: Any, *_: Any) -> Any:
+        number = lease.slot.number
+        if not lease.slot.final and number < 2 and deaths[number]:
             deaths[number] -= 1
             raise worker.WorkerDied(-9)
-        return [{"value": 0.5, "identity": f"{claim.slot.final}{number}"}]
+        return [{"value": 0.5, "identity": f"{lease.slot.final}{number}"}]
 
     queue, plan = three(plan)
     plan = plan._replace(workers=replace(plan.workers, stack=1))
@@ -162,8 +162,8 @@ def test_a_trial_that_another_sweep_trains_is_looked_at_less_and_less_often(
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        if not claim.slot.final and claim.slot.number == 0 and now[0] < 200:
+    def trained(queue: Queue, lease: Any, *_: Any) -> Any:
+        if not lease.slot.final and lease.slot.number == 0 and now[0] < 200:
             looks.append(now[0])
             raise worker.Locked("another process")
         return [{"value": 0.5, "identity": "one"}]
@@ -180,10 +180,10 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     """One trial is pruned, one fails, one is held by another process at first and is trained in the end."""
     busy = [1]
 
-    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        if claim.slot.final:
+    def trained(queue: Queue, lease: Any, *_: Any) -> Any:
+        if lease.slot.final:
             return [{"value": 0.5, "identity": "final"}]
-        match claim.slot.number:
+        match lease.slot.number:
             case 0:
                 raise worker.Pruned("it loses")
             case 1:
@@ -208,10 +208,10 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of the other trials are stored, the slot of the one that met the error is free, and the worker ends."""
 
-    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
-        if claim.slot.number == 1:
+    def trained(queue: Queue, lease: Any, *_: Any) -> Any:
+        if lease.slot.number == 1:
             raise worker.StorageUnavailable("MLflow does not answer")
-        return [{"value": 0.5 + claim.slot.number / 10, "identity": str(claim.slot.number)}]
+        return [{"value": 0.5 + lease.slot.number / 10, "identity": str(lease.slot.number)}]
 
     queue, plan = three(plan)
     monkeypatch.setattr(worker, "_train", trained)
@@ -226,17 +226,17 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     """A trial's progress is stored with its next heartbeat, and a heartbeat may fail."""
     queue = Queue(plan)
     queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     monkeypatch.setattr(queue.database.storage, "set_trial_user_attr", _gone)
     record = SimpleNamespace(last_row={"round": 3, "personal_accuracy": 0.5}, config={"train": {"rounds": 9}})
-    worker._Watch(queue, claim, before=9)(record)
+    worker._AfterRound(queue, lease, before=9)(record)
     with pytest.raises(ConnectionError):
-        queue.beat(claim)
+        queue.beat(lease)
     monkeypatch.undo()
-    queue.beat(claim)
+    queue.beat(lease)
     queue.refresh()
-    state = queue.sweep.states[claim.slot]
+    state = queue.sweep.states[lease.slot]
     assert (state.attrs["round"], state.attrs["reached"]) == ([3, 9], 12)
 
 
@@ -245,13 +245,13 @@ def test_a_point_is_pruned_by_its_rounds_under_all_seeds(plan: Plan) -> None:
     plan = plan._replace(tune=replace(plan.tune, prune="median"))
     queue = Queue(plan)
     queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     row = {"round": 3, "personal_accuracy": 0.9, "personal_validation_accuracy": 0.5}
     record = SimpleNamespace(last_row=row, rounds=pd.DataFrame([row]), config={"train": {"rounds": 9}})
-    worker._Watch(queue, claim, before=9)(record)
+    worker._AfterRound(queue, lease, before=9)(record)
     queue.refresh()
-    trial = queue.sweep.states[claim.slot].trial
+    trial = queue.sweep.states[lease.slot].trial
     assert trial is not None
     assert trial.intermediate_values == {12: 0.5}
 
@@ -266,18 +266,18 @@ def test_a_point_that_is_taken_over_is_pruned_by_its_best_round_of_all(plan: Pla
     queue = Queue(plan._replace(tune=tuned, groups=[group]))
     queue.prepare()
     for _ in rates[1:]:
-        other = queue.claim()
+        other = queue.lease_next()
         assert other is not None
-        assert not worker._Watch(queue, other, before=0).report(_scored(0.3, 0.6, 0.6, 0.6))
-        queue.tell(other, 0.6, {})
+        assert not worker._AfterRound(queue, other, before=0).report(_scored(0.3, 0.6, 0.6, 0.6))
+        queue.complete(other, 0.6, {})
     curve, known = _scored(0.3, best, float("nan"), 0.45), {1: 0.3, 2: best}
     # Of two workers, the first of which is silent from round 3 on
     for rounds, told in ((curve[:3], known), (curve, known | {4: 0.45})):
-        claim = queue.claim()
-        assert claim is not None
-        stops = worker._Watch(queue, claim, before=0).report(rounds)
+        lease = queue.lease_next()
+        assert lease is not None
+        stops = worker._AfterRound(queue, lease, before=0).report(rounds)
         queue.refresh()
-        trial = queue.sweep.states[claim.slot].trial
+        trial = queue.sweep.states[lease.slot].trial
         assert trial is not None
         assert trial.intermediate_values == told
         age_heartbeats(queue)
@@ -295,8 +295,8 @@ def test_a_point_has_the_mean_of_its_seeds_which_train_one_after_another(
     plan = plan._replace(tune=replace(plan.tune, seeds=2))
     queue, trained, values = Queue(plan), list[Any](), iter([0.4, 0.8])
     queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
 
     def train(config: Config, _: Any, watch: Any, *rest: Any, **more: Any) -> SimpleNamespace:
         trained.append((config, watch))
@@ -304,10 +304,10 @@ def test_a_point_has_the_mean_of_its_seeds_which_train_one_after_another(
 
     monkeypatch.setattr(worker, "run_trial", train)
     monkeypatch.setattr(worker, "outcome", lambda *_: {"value": next(values), "identity": "a"})
-    assert worker._settle(queue, claim, lambda: worker._train(queue, claim, lambda: False))
+    assert worker._train_and_store(queue, lease, lambda: worker._train(queue, lease, lambda: False))
     rounds = plan.groups[0].config.train.rounds
     assert [(config.seed, watch.before) for config, watch in trained] == [(0, 0), (1, rounds)]
-    assert queue.sweep.states[claim.slot].value == pytest.approx(0.6)
+    assert queue.sweep.states[lease.slot].value == pytest.approx(0.6)
 
 
 def _gone(*_: Any) -> None:
@@ -352,9 +352,9 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
         queue = Queue(plan)
         queue.prepare()
         # A point of the second group, whose final trials are then ready
-        point = queue.claim(plan.search_slots(0))
+        point = queue.lease_next(plan.search_slots(0))
         assert point is not None
-        queue.tell(point, 0.5, {"trials": []})
+        queue.complete(point, 0.5, {"trials": []})
         queue._free.sort(key=lambda slot: not slot.final)
         assert {lease.slot.final for lease in worker._leases(queue, set())} == expected
 
@@ -388,36 +388,36 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
     queue, other = Queue(plan), Queue(plan)
     queue.prepare()
     queue.refresh()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
 
     def ends() -> Any:
         other.refresh()
-        other.tell(claim, 0.5, {"trials": []})
+        other.complete(lease, 0.5, {"trials": []})
         raise end
 
     if isinstance(end, Locked):
-        assert worker._settle(queue, claim, ends) is False
+        assert worker._train_and_store(queue, lease, ends) is False
     else:
         with pytest.raises(KeyboardInterrupt):
-            worker._settle(queue, claim, ends)
+            worker._train_and_store(queue, lease, ends)
     queue.refresh()
-    assert queue.sweep.states[claim.slot].value == 0.5
+    assert queue.sweep.states[lease.slot].value == 0.5
 
 
 def test_an_outcome_whose_lease_has_expired_is_not_stored(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
     queue, other = Queue(plan), Queue(plan)
     queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     age_heartbeats(queue)
     other.refresh()
     other.revive()
-    assert worker._settle(queue, claim, lambda: [{"value": 0.5}])
+    assert worker._train_and_store(queue, lease, lambda: [{"value": 0.5}])
     assert "fedavg lr=0.1 (search): this worker was silent for too long" in caplog.text
     assert "the trial is enqueued again" in caplog.text
     other.refresh()
-    assert other.sweep.states[claim.slot].status == "waiting"
+    assert other.sweep.states[lease.slot].status == "waiting"
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed", "pruned"])
@@ -427,8 +427,8 @@ def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
     monkeypatch.setattr(retry, "PAUSE", 0)
     queue, lost = Queue(plan), []
     queue.prepare()
-    claim = queue.claim()
-    assert claim is not None
+    lease = queue.lease_next()
+    assert lease is not None
     store = queue.database.storage.set_trial_state_values
 
     def lossy(*args: Any, **kwargs: Any) -> bool:
@@ -444,10 +444,10 @@ def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
         return [{"value": 0.5, "identity": "a"}]
 
     monkeypatch.setattr(queue.database.storage, "set_trial_state_values", lossy)
-    assert worker._settle(queue, claim, train)
+    assert worker._train_and_store(queue, lease, train)
     assert lost == [True]
     assert not caplog.text
-    assert queue.sweep.states[claim.slot].status == outcome
+    assert queue.sweep.states[lease.slot].status == outcome
 
 
 class Recording:
@@ -474,18 +474,18 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
 ) -> None:
     tracked, other, taken = Recording(), Queue(plan), list[Any]()
     other.prepare()
-    watched = worker._Watch.__call__
+    watched = worker._AfterRound.__call__
 
     def suspended(watch: Any, record: Any) -> None:
         """Suspend this worker for a minute in the third round, and let another one take its trial over."""
         if record.done == 3:
             age_heartbeats(watch.queue)
             other.revive()
-            taken.append(other.claim())
+            taken.append(other.lease_next())
             watch.lease.renewed -= 60
         watched(watch, record)
 
-    monkeypatch.setattr(worker._Watch, "__call__", suspended)
+    monkeypatch.setattr(worker._AfterRound, "__call__", suspended)
     monkeypatch.setattr(worker, "open_run", lambda *_: tracked)
     with caplog.at_level("WARNING"), pytest.raises(KeyboardInterrupt):
         worker.work(plan, stop=lambda: bool(taken))

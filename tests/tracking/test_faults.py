@@ -206,7 +206,7 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
         if record.done == at:
             lose(folder, empty, run_id())
 
-    result = run_trial(compose([*TRIAL, f"tracking.uri={options['uri']}"]), watch=watch)
+    result = run_trial(compose([*TRIAL, f"tracking.uri={options['uri']}"]), after_round=watch)
     assert caplog.text.count("had lost fedavg-digits-dirichlet-0") == 1
     assert "did not take" not in caplog.text
     found, last = points(options, run_id()), run_id()
@@ -249,7 +249,7 @@ def test_a_run_that_was_stopped_twice_has_the_points_of_an_undisturbed_one(every
         done: list[int] = []
         with pytest.raises(Stopped, match=f"stopped after round {last}"):
             run_trial(
-                compose(words), watch=lambda r, done=done: done.append(r.done), stop=lambda d=done, n=last: n in d
+                compose(words), after_round=lambda r, done=done: done.append(r.done), stop=lambda d=done, n=last: n in d
             )
     run_trial(compose(words))
     (run,) = store.runs()
@@ -286,14 +286,14 @@ def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, mo
             with away(tmp_path / "mlflow.db"):
                 for _ in range(outage):
                     train(record, [[1, 1, 1, 1]])
-                    run.rows(record)
+                    run.log_rounds(record)
                 time.sleep(0.6)
             assert [line.message.partition(":")[0] for line in caplog.records] == [
                 f"MLflow did not take {record.meta['name']}"
             ]
             caplog.clear()
             train(record, [[1, 1, 1, 1]])
-            run.rows(record)
+            run.log_rounds(record)
             (line,) = caplog.records
             seconds = time.monotonic() - began
             late = "10 batches were sent late" if outage == 10 else "1 batch was sent late"
@@ -313,7 +313,7 @@ def test_a_store_that_stays_away_is_said_twice(store, tmp_path, monkeypatch, cap
     with tracking_run.open_run(record.tracking, record) as run, away(tmp_path / "mlflow.db"):
         for _ in range(5):
             train(record, [[1, 1, 1, 1]])
-            run.rows(record)
+            run.log_rounds(record)
         run.finish(record, "interrupted")
     first, last = caplog.records
     assert "it is sent when MLflow is back" in first.message
@@ -325,7 +325,7 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
     run, began = tracking_run.open_run(record.tracking, record), time.monotonic()
-    assert isinstance(run, tracking_run.MlflowRun)
+    assert isinstance(run, tracking_run.MlflowTracker)
     run.uri = "http://127.0.0.1:9"
     run.options = replace(run.options, uri=run.uri)
     run.finish(record, "interrupted")
@@ -335,11 +335,11 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 # Two that send one record
 
 
-def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.MlflowRun:
+def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.MlflowTracker:
     """Let two workers that each found nothing in the store send all of a record. Return one of them."""
-    both = [tracking_run.MlflowRun(record.tracking, Record(record.folder), None) for _ in range(2)]
+    both = [tracking_run.MlflowTracker(record.tracking, Record(record.folder), None) for _ in range(2)]
     for listener in both:
-        listener.rows(Record(record.folder))
+        listener.log_rounds(Record(record.folder))
     monkeypatch.setattr(
         "pflsweep.tracking.logging.last_step", lambda *_: 0
     )  # neither has sent its summary when the other asks
@@ -355,7 +355,7 @@ def test_what_two_workers_send_of_one_record_stands_once(sessions, tmp_path, emp
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     record = train(create(tmp_path / "runs", tracking__uri=uri), [[1, 1, 1, 1], [2, 2, 2, 2]])
     if sessions:
-        record.go_on(record.config, {"commit": "0", "version": "1", "environment": {}})
+        record.add_session(record.config, {"commit": "0", "version": "1", "environment": {}})
         record.begin()
     train(record, [[3, 3, 3, 3]])
     found = points(record.config["tracking"], both_send(record, monkeypatch).run_id)
@@ -404,7 +404,7 @@ def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monk
     asleep, awake = (create(tmp_path / name) for name in ("one", "two"))
     with tracking_run.open_run(asleep.tracking, asleep) as first:
         train(asleep, [[1, 1, 1, 1]])
-        first.rows(asleep)
+        first.log_rounds(asleep)
         second = tracking_run.open_run(awake.tracking, awake)
         train(awake, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
         for row in awake._rounds:
@@ -412,10 +412,10 @@ def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monk
         second.finish(awake, "finished")
         monkeypatch.setattr(tracking_run, "QUIET", -1.0)
         train(asleep, [[2, 2, 2, 2]])
-        first.rows(asleep)
+        first.log_rounds(asleep)
         train(asleep, [[3, 3, 3, 3]])
-        first.rows(asleep)
-        assert isinstance(first, tracking_run.MlflowRun)
+        first.log_rounds(asleep)
+        assert isinstance(first, tracking_run.MlflowTracker)
         first.ended = True
     (run,) = store.runs()
     assert set(points(store.options, run.info.run_id).values()) == {1}
@@ -463,7 +463,7 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
         began = time.monotonic()
         for _ in range(40):
             train(record, [[1, 1, 1, 1]])
-            run.rows(record)
+            run.log_rounds(record)
         record.set_status(status="finished")
         run.finish(record, "finished")
         assert time.monotonic() - began < 60

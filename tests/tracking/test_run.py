@@ -92,7 +92,7 @@ def test_a_run_from_beginning_to_end(store, tmp_path):
     record = create(tmp_path / "runs", "pgfed")
     with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 2, 3, 4]])
-        run.rows(record)
+        run.log_rounds(record)
         (shown,) = store.runs()
         assert shown.info.status == "RUNNING"
         # While the trial runs
@@ -148,11 +148,11 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
     train(record, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     killed = tracking_run.open_run(record.tracking, record)
     # Killed here, so its status stays RUNNING
-    killed.rows(record)
+    killed.log_rounds(record)
     record.truncate(1)
     with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[2, 2, 2, 2]])
-        run.rows(record)
+        run.log_rounds(record)
         train(record, [[3, 3, 3, 3], [4, 4, 4, 4]])
         run.finish(record, "finished")
     (shown,) = store.runs()
@@ -225,7 +225,7 @@ def test_batches_wait_for_their_time(store, tmp_path):
     record = create(tmp_path / "runs", tracking__every=60.0)
     with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 1, 1, 1]])
-        run.rows(record)
+        run.log_rounds(record)
         assert "train/seconds" not in store.runs()[0].data.metrics
         run.finish(record, "interrupted")
     assert store.runs()[0].data.metrics["train/seconds"] == 0.5
@@ -390,7 +390,7 @@ def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     # Killed after training, before the run was ended
     killed = tracking_run.open_run(record.tracking, record)
-    killed.rows(record)
+    killed.log_rounds(record)
     tracking_run.send(record.tracking, record)
     (run,) = store.runs()
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.1)
@@ -405,7 +405,7 @@ def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
 def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeypatch):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     with monkeypatch.context() as patch, tracking_run.open_run(record.tracking, record) as run:
-        assert isinstance(run, tracking_run.MlflowRun)
+        assert isinstance(run, tracking_run.MlflowTracker)
         patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
         run.finish(record, "finished")
     assert store.runs()[0].info.status == "FINISHED"
@@ -495,11 +495,11 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
 def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
     record = create(tmp_path / "runs")
     with caplog.at_level(logging.WARNING), tracking_run.open_run(record.tracking, record) as run:
-        assert isinstance(run, tracking_run.MlflowRun)
+        assert isinstance(run, tracking_run.MlflowTracker)
         log_batch = run.client.log_batch
         run.client.log_batch = lambda *_, **__: 1 / 0
         train(record, [[1, 1, 1, 1]])
-        run.rows(record)
+        run.log_rounds(record)
         assert "MLflow did not take fedavg-digits-dirichlet-0: division by zero" in caplog.text
         run.client.log_batch = log_batch
         train(record, [[2, 2, 2, 2]])
@@ -535,9 +535,9 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
 
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
     with tracking_run.open_run(record.tracking, record) as run:
-        assert isinstance(run, tracking_run.MlflowRun)
+        assert isinstance(run, tracking_run.MlflowTracker)
         run.client, began = MlflowClient("http://127.0.0.1:9"), time.monotonic()
-        run.rows(record)
+        run.log_rounds(record)
         run.finish(record, "finished")
     assert time.monotonic() - began < 20
     assert "MLflow did not take fedavg-digits-dirichlet-0" in caplog.text
@@ -550,7 +550,7 @@ def test_training_waits_a_tenth_of_its_time_at_most_for_a_server_that_hangs(stor
     # Rounds of 1 s, and a store that takes 20 s to fail
     monkeypatch.setattr(tracking_run, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     with tracking_run.open_run(record.tracking, record) as run:
-        assert isinstance(run, tracking_run.MlflowRun)
+        assert isinstance(run, tracking_run.MlflowTracker)
         log_batch = run.client.log_batch
 
         def hanging(*arguments, **options):
@@ -564,14 +564,14 @@ def test_training_waits_a_tenth_of_its_time_at_most_for_a_server_that_hangs(stor
         train(record, [[1, 1, 1, 1]])
         for _ in range(300):
             now[0] += 1
-            run.rows(record)
+            run.log_rounds(record)
         assert tries == [5, 225]
         assert now[0] == 300 + 2 * 20
         hangs[0] = False
         run.finish(record, "interrupted")
         assert store.steps(store.runs()[0], "train/seconds") == [1], "the end is sent at once"
         run.pause = 0
-        run.rows(record)
+        run.log_rounds(record)
         assert run.pause == 5
 
 
@@ -687,8 +687,8 @@ def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
     there = record.tracking
     with tracking_run.open_run(replace(there, uri=DEAD), record) as run:
         train(record, [[1, 1, 1, 1]])
-        run.rows(record)
-        assert isinstance(run, tracking_run.DeferredRun)
+        run.log_rounds(record)
+        assert isinstance(run, tracking_run.DeferredTracker)
         # Now its server answers
         run.options = there
         run.finish(record, "finished")
@@ -726,7 +726,7 @@ def test_a_store_that_is_back_but_refuses_a_trial_costs_a_warning(store, tmp_pat
     with opened(record.tracking) as (client, experiment):
         client.delete_experiment(experiment)
     with tracking_run.open_run(replace(record.tracking, uri=DEAD), record) as run:
-        assert isinstance(run, tracking_run.DeferredRun)
+        assert isinstance(run, tracking_run.DeferredTracker)
         train(record, [[1, 1, 1, 1]])
         run.options = record.tracking
         caplog.clear()

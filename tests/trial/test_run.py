@@ -233,7 +233,7 @@ def test_a_trial_that_diverges_is_not_pruned() -> None:
         raise Pruned("behind others")
 
     with pytest.raises(Diverged):
-        run_trial(compose([*SMALL, "train.rounds=2", "train.lr=1e30"]), watch=pruner)
+        run_trial(compose([*SMALL, "train.rounds=2", "train.lr=1e30"]), after_round=pruner)
 
 
 def test_clients_whose_loss_is_not_finite_are_warned_of(capfd: pytest.CaptureFixture) -> None:
@@ -319,7 +319,7 @@ def test_where_a_database_stays_away_what_is_trained_is_kept(error: type[Excepti
 
     ear = Ear()
     with pytest.raises(error):
-        run_trial(compose(overrides), lambda config, record: ear, watch=ask)
+        run_trial(compose(overrides), lambda config, record: ear, after_round=ask)
     (folder,) = Path("runs").iterdir()
     assert (Record(folder).status["status"], ear.status) == ("interrupted", "interrupted")
     again = Ear()

@@ -255,7 +255,7 @@ def _read(folder: Folder, rounds: int) -> FinishedTrial | str:
     if record.done < rounds:
         return f"{named} is {inline(record.status['status'])} at round {record.done} of {rounds}"
     if record.done > rounds:  # more has been trained since, at a larger scale
-        record.go_back(rounds)
+        record.restrict_to(rounds)
     table, at = record.rounds, record.evaluated
     if rounds not in at:
         return f"{named} has more rounds and is not evaluated after round {rounds}"

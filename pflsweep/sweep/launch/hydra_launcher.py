@@ -12,7 +12,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from pflsweep.config.overrides import as_text
-from pflsweep.sweep.plan import Plan, read, write
+from pflsweep.sweep.plan import Plan, read_plan, write_plan
 from pflsweep.sweep.worker import work
 from pflsweep.trial.process import Stop
 from pflsweep.trial.progress import say
@@ -45,7 +45,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
         # Readable by this user alone, since a storage's URL may have a password
         before = os.umask(0o077)
         try:
-            write(plan, file)
+            write_plan(plan, file)
         finally:
             os.umask(before)
     except OSError as error:
@@ -85,7 +85,7 @@ def launched(worker: str) -> None:
     """Run the worker of a launched job. worker: its number and the plan's file, as in '3:/runs/plans/1f.json'."""
     number, _, file = worker.partition(":")
     with signals.terminable(), _warned() as over:
-        work(read(Path(file)), int(number), over)
+        work(read_plan(Path(file)), int(number), over)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from pflsweep.engine.workers import usable_cores
 from pflsweep.ops import memory
-from pflsweep.sweep.plan import Plan, write
+from pflsweep.sweep.plan import Plan, write_plan
 from pflsweep.sweep.queue import Queue
 from pflsweep.trial.process import threads_each
 from pflsweep.trial.progress import say
@@ -52,8 +52,9 @@ class Worker:
     def __init__(self, number: int, plan: Path, environment: dict[str, str], heartbeat: int) -> None:
         self.number, self.name = number, uuid4().hex
         self.error = plan.with_name(f"{self.name}.error")
-        arguments = {"path": sys.path, "plan": str(plan), "number": number, "name": self.name, "error": str(self.error)}
-        arguments |= {"command": os.getpid(), "heartbeat": heartbeat}
+        arguments = {"path": sys.path, "number": number, "name": self.name}
+        arguments |= {"plan_file": str(plan), "error_file": str(self.error)}
+        arguments |= {"command_pid": os.getpid(), "heartbeat": heartbeat}
         # In a process group of its own, so that a terminal's Ctrl-C reaches the command alone
         self.process = subprocess.Popen(
             [sys.executable, "-c", BOOT, json.dumps(arguments)], stdin=subprocess.PIPE, env=environment, process_group=0
@@ -114,7 +115,7 @@ def run(plan: Plan, queue: Queue) -> None:
     shares = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
     with TemporaryDirectory() as folder, ExitStack() as killing:
         file = Path(folder) / "plan.json"
-        write(plan, file)
+        write_plan(plan, file)
 
         def start(number: int) -> Worker:
             worker = Worker(number, file, {**os.environ, **shares}, plan.workers.heartbeat)
@@ -147,7 +148,7 @@ def run(plan: Plan, queue: Queue) -> None:
                                 workers[worker.number].stop()
                             continue
                         error = UserError(
-                            f"A worker died {EARLY} times in a row before it had claimed a trial ({worker.status})."
+                            f"A worker died {EARLY} times in a row before it had leased a trial ({worker.status})."
                         )
                     if isinstance(error, DiskFull):
                         _end_all(workers.values())

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pflsweep.sweep import cost
+from pflsweep.sweep import attributes, cost
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.slot_state import SETTLED, SlotState
@@ -53,7 +53,7 @@ class LiveStatus:
         self._cost = {slot: self._gradients(slot) for slot in plan.slots}
         self._settled_before = {slot for slot, state in self._sweep.states.items() if state.status in SETTLED}
         self._shares_before = {slot: self._share_trained(slot) for slot in plan.slots}
-        self._records_before = {slot: state.attrs.get("record") for slot, state in self._sweep.states.items()}
+        self._records_before = {slot: state.attrs.get(attributes.RECORD) for slot, state in self._sweep.states.items()}
         self._reported = set(self._settled_before)
         self._running_since: dict[Slot, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -168,7 +168,7 @@ class LiveStatus:
         lines = []
         for slot, state in self._sweep.states.items():
             if state.status == "running":
-                done = state.attrs.get("round")
+                done = state.attrs.get(attributes.ROUND)
                 at = f" round {done[0]} of {done[1]}," if done else ""
                 seconds = time.monotonic() - self._running_since.get(slot, time.monotonic())
                 lines.append(f"{groups.title(self._sweep, slot)}:{at} {duration(seconds)}")
@@ -194,7 +194,7 @@ class LiveStatus:
         state = self._sweep.states[slot]
         if state.status == "done":
             return 1.0
-        return self._share(slot, state.attrs.get("reached", state.attrs.get("before", 0)))
+        return self._share(slot, state.rounds_reached)
 
     def _share(self, slot: Slot, rounds: int) -> float:
         """Return what share of a slot's rounds these are, over all seeds: in [0, 1]. Those of a rung below count."""
@@ -206,7 +206,7 @@ class LiveStatus:
 
         That may be a checkpoint behind the round that it had reached, or one that another sweep has left.
         """
-        record = self._sweep.states[slot].attrs.get("record")
+        record = self._sweep.states[slot].attrs.get(attributes.RECORD)
         # Once for each slot: a later record is that of its next seed
         if record is not None and record != self._records_before.get(slot, record):
             del self._records_before[slot]

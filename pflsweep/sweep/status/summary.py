@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pflsweep.config.identity import method_name
 from pflsweep.records.errors import Damaged
 from pflsweep.report.terminal import table_with_legend
-from pflsweep.sweep import cost
+from pflsweep.sweep import attributes, cost
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import Point
@@ -235,7 +235,7 @@ def _name_failures(sweep: SweepState) -> int:
         again = ", since their loss diverged; with the same settings it will again"
     print(f"{len(failed)} of {len(sweep.states)} trials failed{again}.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
-    causes = [state for state in failed if not state.attrs.get("no_winner")]
+    causes = [state for state in failed if not state.attrs.get(attributes.NO_WINNER)]
     return 2 if causes and all(state.attrs.get("input") for state in causes) else 1
 
 
