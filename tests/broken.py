@@ -176,7 +176,7 @@ class TurnsDouble(FedAvg):
 class TakesOneRateForAll(FedAvg):
     """Method that has the learning rate of a client, [C], multiply models [C, P]."""
 
-    own_lr = True
+    supports_per_client_lr = True
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Any]:
         return stock.Up(work.w * (1 - given.turn.lr)), given.client

@@ -14,7 +14,7 @@ from pflsweep.conformance.properties import (
     any_chunking,
     any_chunking_with_noise,
     client_numbers_do_not_matter,
-    own_rates_in_any_chunking,
+    per_client_lr_in_any_chunking,
     stacking_changes_nothing,
 )
 from tests.conformance.test_methods import TABLE, TRIED, case
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 ROUNDED = (
     any_chunking,
     any_chunking_with_noise,
-    own_rates_in_any_chunking,
+    per_client_lr_in_any_chunking,
     stacking_changes_nothing,
     client_numbers_do_not_matter,
 )

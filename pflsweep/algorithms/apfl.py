@@ -42,7 +42,7 @@ class APFL(Method):
     """
 
     paper = "Deng et al., arXiv 2020"
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the newest global model mixed with the common initial model"
     cost = "a step computes the mixture (3P) and a second gradient at it; a client keeps P + 1 numbers"
     dp_incompatible_reason = ""
@@ -55,7 +55,7 @@ class APFL(Method):
     fit = stock.local_epochs
     aggregate = stock.average
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w.new_tensor(self.alpha))

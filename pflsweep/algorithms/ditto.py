@@ -35,7 +35,7 @@ class Ditto(Method):
 
     paper = "Li et al., ICML 2021"
     supports_ala = True
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the newest global model"
     cost = "additional own epochs, whose steps read the received model once more (P); a client keeps P"
     dp_incompatible_reason = ""
@@ -52,7 +52,7 @@ class Ditto(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return 2 if values["own_epochs"] is None else 1 + values["own_epochs"] / epochs
 
     def start(self, given: Given, data: Any) -> Work:
@@ -67,7 +67,7 @@ class Ditto(Method):
     @per_client
     def own_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on h_k(v; w^t) = F_k(v) + lambda/2 |v - w^t|^2."""
-        g = stock.pulled(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
+        g = stock.proximal_gradient(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
         v, v_opt = self.opt.update(work.v, work.v_opt, g, given.turn.lr)
         return work._replace(v=v, v_opt=v_opt)
 

@@ -19,7 +19,7 @@ class FedALA(Mixing, FedAvg):  # type: ignore[override]
     version = 2
     paper = "Zhang et al., AAAI 2023"
     supports_ala = False  # it has ALA already
-    own_lr = False
+    supports_per_client_lr = False
     cost = (
         "one gradient pass of the mixed top over a share s of the data (the layers below run forward once), about "
         "eleven in the first turn; a client keeps P and the mixed part twice"

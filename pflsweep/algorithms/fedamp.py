@@ -50,7 +50,7 @@ class FedAMP(Method):
 
     paper = "Huang et al., AAAI 2021"
     supports_ala = ("start_from", "sent")
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "a step reads u_i once more (P); the server keeps N models, compares all and mixes all for each client"
     dp_incompatible_reason = ""
@@ -89,7 +89,7 @@ class FedAMP(Method):
         # Both alpha_k and lambda may be 0
         alpha = given.down.alpha.clamp(min=torch.finfo(work.w.dtype).tiny)
         pull = (self.lam / alpha).clamp(max=1 / given.turn.lr)
-        g = stock.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
+        g = stock.proximal_gradient(self.task.grad(work.w, batch), pull, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:

@@ -56,7 +56,7 @@ class FedAS(Method):
     global_model = stock.no_global_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return 1 + (values["align_epochs"] + 1) / epochs
 
     def init(self, w: Tensor, setup: Setup) -> stock.Server:

@@ -14,7 +14,7 @@ class FedAvg(Method):
 
     paper = "McMahan et al., AISTATS 2017"
     supports_ala = True
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the global model"
     cost = "none: the reference"
     dp_incompatible_reason = ""

@@ -21,7 +21,7 @@ class Tuning(NamedTuple):
     """Constants of a client's fine-tuning."""
 
     anchor: Tensor  # [C, P] theta, as received
-    lr: float
+    lr: float | Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class FedAvgC(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return 1 + values["finetune_epochs"] / epochs
 
     def init_client(self, w: Tensor, setup: Setup) -> stock.Own:
@@ -93,7 +93,7 @@ class FedAvgC(Method):
 
     def gradient(self, w: Tensor, anchor: Tensor, batch: Batch, mu: float) -> Tensor:
         """Return the gradient of f_B(w) + mu/2 |w - theta|^2."""
-        return stock.pulled(self.task.grad(w, batch), mu, w, anchor)
+        return stock.proximal_gradient(self.task.grad(w, batch), mu, w, anchor)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
         return stock.Up(work.w), stock.Own(work.tuned) if self.evaluated == "stale" else given.client

@@ -46,7 +46,7 @@ class FedAvgData(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         """A client also trains on G, which has share * N times its own rows, some of which are its own."""
         return 1 + values["share"] * (values["clients"] - 1)
 

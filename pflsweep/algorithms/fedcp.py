@@ -60,7 +60,7 @@ class FedCP(Method):
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on CE(g(r h; W_i) + g(s h; W_g)) + lambda MMD(h, h_g); the global head and extractor are frozen."""
         frozen, size = given.down.w, self.task.size
-        received = self.task.below(frozen, batch, 1).x
+        received = self.task.batch_features(frozen, batch)
 
         def loss(w: Tensor, batch: Batch) -> Tensor:
             z = self.task.trained_features(w, batch)

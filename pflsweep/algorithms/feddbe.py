@@ -95,7 +95,7 @@ class FedDBE(Method):
             g = torch.cat([self.task.grad(w, batch), torch.zeros_like(bias)])
         else:
             _, g = self.task.value_and_grad_of(loss, work.w, batch)
-        mean = moved(self.task.below(w, batch, 1).x, batch)
+        mean = moved(self.task.batch_features(w, batch), batch)
         return Work(*self.opt.update(work.w, work.opt, g, given.turn.lr), mean)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Client]:

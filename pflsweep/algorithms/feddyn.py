@@ -57,7 +57,7 @@ class FedDyn(Method):
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on L_k(w) - <g_k, w> + alpha/2 |w - theta|^2."""
         g = self.task.grad(work.w, batch).sub_(given.client.g)
-        g = stock.pulled(g, self.alpha, work.w, given.down.w)
+        g = stock.proximal_gradient(g, self.alpha, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Client]:

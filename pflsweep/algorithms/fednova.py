@@ -63,7 +63,7 @@ class FedNova(Method):
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on f_B(w) + mu/2 |w - x|^2. ||a_i||_1 is the length, over eta, of the same steps with gradients of 1."""
         lr = given.turn.lr
-        g = stock.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
+        g = stock.proximal_gradient(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
         speed = self.opt.momentum * work.speed + 1 - lr * self.mu * work.norm
         return Work(*self.opt.update(work.w, work.opt, g, lr), work.norm + speed, speed)
 

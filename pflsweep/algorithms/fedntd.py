@@ -46,7 +46,7 @@ class FedNTD(Method):
         """SGD on L_CE(q, y) + beta L_NTD(q~_l, q~_g)."""
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            teacher = stock.taught(self.task, given.down.w, batch)
+            teacher = stock.teacher_logits(self.task, given.down.w, batch)
             taught = not_true_divergence(logits, teacher, batch.y, self.tau)
             return cross_entropy(logits, batch) + self.beta * mean_over(taught, batch)
 

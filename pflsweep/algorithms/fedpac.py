@@ -76,7 +76,7 @@ class FedPAC(Method):
     class_features = stock.class_features
     global_model = stock.no_global_model
 
-    passes = classmethod(stock.passes_with_head)
+    relative_gradients = classmethod(stock.gradients_with_head)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         known = torch.zeros(setup.classes, dtype=torch.bool, device=w.device)
@@ -96,7 +96,7 @@ class FedPAC(Method):
 
     @per_client
     def statistics(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        z = self.task.below(w, batch, 1).x
+        z = self.task.batch_features(w, batch)
         return by_class(z, batch, self.task.classes)[0], mean_over(z.square().sum(1), batch)
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
@@ -115,7 +115,7 @@ class FedPAC(Method):
         """SGD of the extractor on F_i + lambda R_i, R_i = 1 / n sum_l 1 / d |f(x_l) - c_{y_l}|^2."""
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
-            alignment = stock.apart_from(given.down.prototypes, given.down.known, z, batch)
+            alignment = stock.prototype_distance(given.down.prototypes, given.down.known, z, batch)
             return cross_entropy(logits, batch) + self.lam * alignment
 
         body = self.task.extractor

@@ -161,11 +161,11 @@ class FedPG(Method):
         rows = torch.cat([g, server.grads[self.history(server.last, ids, turn.round)]])
         inner = gram(rows)
         h = self.fairness(loss, inner)
-        step, eta = self.direction(rows, inner, h, m), turn.lr
+        step, eta = self.direction(rows, inner, h, m), turn.round_lr
         if self.s is not None and step.length:
             before = server.last == turn.round - 1
             # Longer steps are tried only if S^{t-1} is within S^t
-            longest = turn.lr * (2**self.s if before.sum() == before[ids].sum() else 1)
+            longest = turn.round_lr * (2**self.s if before.sum() == before[ids].sum() else 1)
             eta = yield from self.search(step, longest, loss, h, turn, present)
         w = server.w + eta * step.d
         rate, e = self.personal_parts(rows, inner, step, m)

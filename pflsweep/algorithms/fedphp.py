@@ -73,7 +73,7 @@ class FedPHP(Method):
             g = self.task.grad(work.w, batch)
             return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
         teacher = given.client.w
-        inherited = self.task.below(teacher, batch, 1).x  # [B, D] what the private model's head sees
+        inherited = self.task.batch_features(teacher, batch)  # [B, D] what the private model's head sees
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             if self.transfer == "mmd":

@@ -76,7 +76,7 @@ class FedProto(Method):
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             if self.regulariser == "samples":
-                return cross_entropy(logits, batch) + self.lam * stock.apart_from(prototypes, known, z, batch)
+                return cross_entropy(logits, batch) + self.lam * stock.prototype_distance(prototypes, known, z, batch)
             sums, share = by_class(z, batch, self.task.classes)
             squares = (stock.class_means(sums, share) - prototypes).square().sum(1)
             lengths = squares.clamp(min=torch.finfo(z.dtype).tiny).sqrt()  # clamped, so that the gradient at 0 is 0

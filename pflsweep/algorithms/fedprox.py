@@ -19,7 +19,7 @@ class FedProx(Method):
 
     paper = "Li et al., MLSys 2020"
     supports_ala = True
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the global model"
     cost = "a step reads the received model once more (P)"
     dp_incompatible_reason = ""
@@ -39,5 +39,5 @@ class FedProx(Method):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (eq. 2)."""
-        g = stock.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
+        g = stock.proximal_gradient(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))

@@ -34,7 +34,7 @@ class FedRep(Method):
 
     paper = "Collins et al., ICML 2021"
     supports_ala = True
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the newest extractor with the common initial head"
     cost = (
         "one more epoch (`head_epochs`), with gradients of the head alone; later epochs have none of it; a client "
@@ -44,7 +44,7 @@ class FedRep(Method):
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
 
-    passes = classmethod(stock.passes_with_head)
+    relative_gradients = classmethod(stock.gradients_with_head)
 
     init_client = stock.own_head
     send = stock.broadcast

@@ -49,7 +49,7 @@ class FML(Method):
     aggregate = stock.average
     personal = stock.personal_is_own_once_sampled
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def start(self, given: Given, data: Any) -> Work:
         w, v = given.down.w, given.client.w
@@ -67,7 +67,7 @@ class FML(Method):
 
     def taught(self, weight: float | Tensor, teacher: Tensor, batch: Batch) -> Loss:
         """Return the loss weight * CE + (1 - weight) * KL(p_teacher || p) of one client's batch."""
-        log_p = stock.taught(self.task, teacher, batch).log_softmax(1)
+        log_p = stock.teacher_logits(self.task, teacher, batch).log_softmax(1)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             divergence = (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)

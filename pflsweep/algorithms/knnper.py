@@ -91,7 +91,7 @@ class KnnPer(Method):
     @per_client
     def stored(self, turn: Turn, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the pairs (phi(x), y) of a batch: [B, D] and [B], 0 and -1 for padding."""
-        z, y = self.task.below(w, batch, 1).x, batch.y.to(w.dtype)
+        z, y = self.task.batch_features(w, batch), batch.y.to(w.dtype)
         if batch.mask is None:
             return z, y
         return torch.where(batch.mask[:, None], z, 0), torch.where(batch.mask, y, -1)
@@ -100,7 +100,7 @@ class KnnPer(Method):
     def right(self, model: Tensor, batch: Batch) -> Tensor:
         """Return the accuracy of a personal model on a batch with each weight, [WEIGHTS + 1]."""
         memory = self.memory(model)
-        z = self.task.below(memory.w, batch, 1).x
+        z = self.task.batch_features(memory.w, batch)
         weights = torch.arange(WEIGHTS + 1, dtype=z.dtype, device=z.device) / WEIGHTS
         p = torch.stack([self.interpolated(memory._replace(weight=one), z) for one in weights.unbind()], 1)
         return mean_over((p.argmax(2) == batch.y[:, None]).to(z.dtype), batch)

@@ -14,7 +14,7 @@ class Local(Method):
     """
 
     paper = "baseline"
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "nothing beside local training; a client keeps P"
     dp_incompatible_reason = ""

@@ -49,7 +49,7 @@ class Moon(Method):
         """SGD on l_sup + mu l_con (eq. 4)."""
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
-            received, previous = (self.task.below(w, batch, 1).x for w in (given.down.w, given.client.w))
+            received, previous = (self.task.batch_features(w, batch) for w in (given.down.w, given.client.w))
             contrast = contrastive(z, received, previous, self.tau)
             return cross_entropy(logits, batch) + self.mu * mean_over(contrast, batch)
 

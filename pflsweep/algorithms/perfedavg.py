@@ -47,7 +47,7 @@ class PerFedAvg(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return 4 / 3 if values["form"] == "hf" else 1
 
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:

@@ -101,14 +101,14 @@ class PFedFDA(Method):
 
     def adapted(self, down: Down, data: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return clients' adapted means [C, K, D] and covariances [C, D, D], and their class counts [C, K]."""
-        parts = [(self.below(down.w, batch), batch.y, batch.mask) for batch in data.sample(1.0, "adapt")]
+        parts = [(self.features(down.w, batch), batch.y, batch.mask) for batch in data.sample(1.0, "adapt")]
         z, y = (torch.cat([part[k] for part in parts], 1) for k in (0, 1))
         here = torch.cat([torch.ones_like(y, dtype=torch.bool) if mask is None else mask for _, y, mask in parts], 1)
         return self.interpolated(down.means, down.covariance, z, y, here)
 
     @per_client
-    def below(self, w: Tensor, batch: Batch) -> Tensor:
-        return self.task.below(w, batch, 1).x
+    def features(self, w: Tensor, batch: Batch) -> Tensor:
+        return self.task.batch_features(w, batch)
 
     @per_client
     def interpolated(

@@ -54,7 +54,7 @@ class PFedMe(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return values["inner_steps"]
 
     def start(self, given: Given, data: Any) -> Work:
@@ -74,7 +74,7 @@ class PFedMe(Method):
 
     def inner_gradient(self, theta: Tensor, w: Tensor, batch: Batch) -> Tensor:
         """Return the gradient of f_B(theta) + lambda/2 |theta - w|^2 in theta."""
-        return stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
+        return stock.proximal_gradient(self.task.grad(theta, batch), self.lam, theta, w)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
         return stock.Up(work.w), stock.Own(work.theta if self.eval == "theta" else work.w)

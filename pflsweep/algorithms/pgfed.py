@@ -84,7 +84,7 @@ class PGFed(Method):
     global_model = stock.shared_model
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         return 1 + 1 / epochs
 
     def init(self, w: Tensor, setup: Setup) -> Server:

@@ -46,7 +46,7 @@ class SplitGP(Method):
 
     paper = "Han et al., INFOCOM 2023"
     rows_on_server = ("own",)
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the newest global model"
     cost = "a second forward and backward pass in every step; the server keeps a model per client (N P)"
     dp_incompatible_reason = ""
@@ -65,7 +65,7 @@ class SplitGP(Method):
     fit = stock.local_epochs
     init_client = stock.stateless_client
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))

@@ -59,10 +59,10 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
         assert_same(rounds[chunk], rounds[1], when, case.tolerance)
 
 
-def own_rates_in_any_chunking(case: Case) -> None:
-    """where own_lr is set, any chunking gives the same rounds when clients have learning rates of their own"""
+def per_client_lr_in_any_chunking(case: Case) -> None:
+    """any chunking gives the same rounds when learning rates differ by client (supports_per_client_lr)"""
     method = case.simulation().verbs.method
-    if method is None or not method.own_lr:
+    if method is None or not method.supports_per_client_lr:
         return
     runs = []
     for chunk in (1, 4):
@@ -357,7 +357,7 @@ PROPERTIES: tuple[Property, ...] = (
     numbers_follow_the_seed,
     any_chunking,
     any_chunking_with_noise,
-    own_rates_in_any_chunking,
+    per_client_lr_in_any_chunking,
     stacking_changes_nothing,
     single_precision_is_kept,
     nothing_is_kept_elsewhere,

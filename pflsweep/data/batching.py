@@ -29,7 +29,7 @@ class Batching(NamedTuple):
             return rows
         return (generator(epoch) if self.shuffle == "epoch" else generator()).permutation(rows)
 
-    def passes(self, epochs: int, one: Callable[[int], list]) -> list:
+    def batches_of(self, epochs: int, one: Callable[[int], list]) -> list:
         """Return the batches of some epochs. one: returns the batches of the k-th pass over the client's rows."""
         if self.steps is None:
             return [batch for epoch in range(epochs) for batch in one(epoch)]

@@ -40,14 +40,14 @@ class Member(NamedTuple):
 class Tally:
     """A count of what was trained on a chunk's data so far. All parts of the data, such as a holdout's, share one.
 
-    samples: [C] in the batches of each client. private: (live, rate, gradients) of each private batch. passes: numbers
-    the passes over private data.
+    samples: [C] in the batches of each client. private: (live, rate, gradients) of each private batch. poisson_passes:
+    numbers the passes over private data.
     """
 
     def __init__(self, clients: int) -> None:
         self.samples = np.zeros(clients, dtype=np.int64)
         self.private: list[tuple[Tensor, Tensor, list[None]]] = []
-        self.passes = count()
+        self.poisson_passes = count()
 
     @property
     def spent(self) -> Spent:
@@ -133,7 +133,7 @@ class Chunk:
         def one(epoch: int) -> list[np.ndarray]:
             return self.batching.cut(self.order(c, stream, epoch), self.batch)
 
-        return self._as_prescribed(c, stream, self.batching.passes(epochs, one))
+        return self._as_prescribed(c, stream, self.batching.batches_of(epochs, one))
 
     def grouped(self, c: int, count: int, epochs: int, stream: str) -> list[list[np.ndarray]]:
         """Return a client's groups of `count` mini-batches of some epochs, see ClientData.batches."""
@@ -147,7 +147,7 @@ class Chunk:
                     groups.append([group[k % len(group)][None] for k in range(count)])
             return groups
 
-        drawn = self.batching.passes(epochs, one)
+        drawn = self.batching.batches_of(epochs, one)
         flat = self._as_prescribed(c, stream, [rows for group in drawn for rows in group])
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 

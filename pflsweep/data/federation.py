@@ -97,7 +97,7 @@ class Federation:
         shuffled = random.generator(self.data_seed, "validation", int(self.keys[client])).permutation(own)
         return np.sort(shuffled[count:]), np.sort(shuffled[:count])
 
-    def only(self, ids: np.ndarray) -> "Federation":
+    def subset(self, ids: np.ndarray) -> "Federation":
         """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""
         assert all(each is None for each in (self.cohorts, self.batches, self.participation_probabilities)), (
             "they are of all clients"
@@ -121,7 +121,7 @@ class Federation:
         order = random.generator(self.data_seed, "newcomers").permutation(self.clients)
         by_key = self.keys.argsort().numpy()[order]
         kept, new = np.sort(by_key[count:]), np.sort(by_key[:count])
-        return (self.only(kept), self.only(new)) if count else (self, None)
+        return (self.subset(kept), self.subset(new)) if count else (self, None)
 
     def permuted(self, shuffle: int) -> "Federation":
         """Return the federation with validation and test rows permuted among clients: out-of-local targets.

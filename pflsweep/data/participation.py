@@ -18,7 +18,7 @@ def cohort_size(clients: int, participation: float) -> int:
     return max(1, int(clients * participation + 1e-9))
 
 
-def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
+def draw_cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
     """Return the cohort of a round, [size] client numbers: the prescribed one if there is one, else a draw.
 
     Draws are made in the order of the clients' keys, so the numbering of clients does not matter. kind: as

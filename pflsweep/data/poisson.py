@@ -32,7 +32,7 @@ class Poisson:
         So a method that reads the data twice spends its privacy budget twice, and one that reduces to another, such as
         Ditto with lam = 0 to Local, does so without DP-SGD alone.
         """
-        stream = f"{stream}/poisson/{next(self._tally.passes)}"
+        stream = f"{stream}/poisson/{next(self._tally.poisson_passes)}"
         plans = [self._sampled(c, epochs, stream) for c in range(len(self._chunk))]
         self._tally.samples += [sum(map(len, plan)) for plan in plans]
         return self._batches(plans, stream)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.data.participation import cohort
+from pflsweep.data.participation import draw_cohort
 from pflsweep.util.errors import UserError, require_known
 
 SPLITS = ("train", "validation", "test")
@@ -74,7 +74,7 @@ class Prescribed(NamedTuple):
             raise UserError(f"cohorts has {len(self.cohorts)} rounds, and train.rounds is {rounds}: give one each.")
         if self.batches is None:
             return
-        asked = {(at, int(i)) for at, size in enumerate(sizes, 1) for i in cohort(federation, size, at, kind)}
+        asked = {(at, int(i)) for at, size in enumerate(sizes, 1) for i in draw_cohort(federation, size, at, kind)}
         given = {place for place in self.batches if place[0] <= rounds}
         for places, what in ((asked - given, "has none for"), (given - asked, "has some for")):
             if places:

@@ -13,7 +13,7 @@ from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import OWN, Scores, score, targets
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
-from pflsweep.ops.vmap import only
+from pflsweep.ops.vmap import squeeze_client
 
 
 def fine_tune(
@@ -34,6 +34,6 @@ def fine_tune(
         for i, model in enumerate(models):
             data = ClientData.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers", batching=batching)
             for step in data.train(1):
-                opt.update(model, states[i], task.grad(model, only(step)), lr)  # in place
+                opt.update(model, states[i], task.grad(model, squeeze_client(step)), lr)  # in place
         seen.append(score(task, task.logits, enumerate(models), new, own, large)["own"])
     return seen

@@ -14,7 +14,7 @@ from pflsweep.config.options import Metrics
 from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
-from pflsweep.data.participation import cohort, cohort_size
+from pflsweep.data.participation import cohort_size, draw_cohort
 from pflsweep.engine.clients import Clients, OptimiserStates
 from pflsweep.engine.cohort import ChunkSize, run_round
 from pflsweep.engine.communication import Traffic
@@ -59,7 +59,7 @@ class Schedule:
         return cohort_size(clients, self.participation)
 
     @property
-    def own_rates(self) -> bool:
+    def per_client_lr(self) -> bool:
         """Whether the clients of a round may have different learning rates."""
         return self.lr_of == "last_turn" and self.lr_decay != 1 and self.participation < 1
 
@@ -265,7 +265,7 @@ class Simulation:
         """Run the next round and evaluate it if it is due."""
         self.round += 1
         size = self.schedule.cohort_size(self.federation.clients, self.round)
-        ids = cohort(self.federation, size, self.round, self.schedule.sampling)
+        ids = draw_cohort(self.federation, size, self.round, self.schedule.sampling)
         received = self.server
         turn = self._turn(ids)
         if self.metrics.personal == "stale" and self.stale is None:
@@ -327,7 +327,7 @@ class Simulation:
         n = self.federation.sizes[ids]
         weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
         device, dtype = self.federation.device, self.federation.dtype
-        lr: Any = self._lr(round)
+        lr = self._lr(round)
         return Turn(
             ids=ids.to(device),
             share=(weight / weight.sum()).to(device, dtype),
@@ -335,7 +335,7 @@ class Simulation:
             last=self.last[ids].to(device),
             key=self.federation.draw_keys[ids].to(device),
             round=round,
-            lr=self._own_lrs(ids).to(device, dtype) if self.schedule.own_rates else lr,
+            lr=self._per_client_lrs(ids).to(device, dtype) if self.schedule.per_client_lr else lr,
             rounds=self.schedule.rounds,
             round_lr=lr,
         )
@@ -344,7 +344,7 @@ class Simulation:
         """Return the learning rate of a round."""
         return self.schedule.lr * self.schedule.lr_decay ** max(round - 1, 0)
 
-    def _own_lrs(self, ids: Tensor) -> Any:
+    def _per_client_lrs(self, ids: Tensor) -> Tensor:
         """Return each client's learning rate [C] with train.lr_of=last_turn: that of the round after its last turn.
 
         For a client that was in the previous round this is the present round's; before a client's first turn it is the

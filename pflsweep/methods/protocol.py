@@ -121,7 +121,7 @@ class Turn(NamedTuple):
     last: Tensor  # [C] round of the client's previous turn; -1 before its first
     key: Tensor  # [C] int64 made from seed and client, not from the round: for random.fold and random.uniform
     round: int  # counted from 1
-    lr: float  # learning rate; a tensor [C] where clients differ: with train.lr_of=last_turn and in stacked trials
+    lr: float | Tensor  # learning rate; [C] where clients differ: with train.lr_of=last_turn and in stacked trials
     rounds: int  # T
     round_lr: float  # the round's learning rate, also where `lr` differs among clients
 
@@ -159,13 +159,13 @@ class Method:
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
-    # `supports_ala`, `own_lr` and `dp_incompatible_reason` are about what the client's verbs do: a class with another
-    # start, step, fit or finish than its parent has to say them anew, see `unexamined`.
+    # `supports_ala`, `supports_per_client_lr` and `dp_incompatible_reason` are about what the client's verbs do. A
+    # class with another start, step, fit or finish than its parent has to say them anew (see `unexamined`).
     # Whether ALA can be combined with the method: training has to start from the model that was sent, down.w. A pair
     # (hyperparameter, value): only with this value.
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
     # Whether train.lr_of=last_turn works: turn.lr is read inside @per_client only, and turn.round_lr elsewhere.
-    own_lr: ClassVar[bool] = False
+    supports_per_client_lr: ClassVar[bool] = False
     # Fields of the server's state that hold a row of each client, as its last turn left it. With metrics.personal=stale
     # these are the new ones, and all others as they were when the turn began.
     rows_on_server: ClassVar[tuple[str, ...]] = ()
@@ -177,7 +177,7 @@ class Method:
     reconstruction: ClassVar[str] = ""  # the parts that the paper leaves open and that were reconstructed here
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         """Return how many gradients a sample takes in training where FedAvg takes one.
 
         values: the hyperparameters, and `clients` (N) and `cohort` (M). A sweep's plan estimates its time by this
@@ -201,8 +201,8 @@ class Method:
 def unexamined(cls: type, attribute: str) -> str:
     """Return why an inherited attribute may be wrong for a subclass; "" if the class sets it or changed no client verb.
 
-    attribute: its name, such as `own_lr`. Its value was judged for the client verbs of the class that says it, and may
-    be wrong where a subclass replaces one.
+    attribute: its name, such as `supports_ala`. Its value was judged for the client verbs of the class that says it,
+    and may be wrong where a subclass replaces one.
     """
     says = next(one for one in cls.__mro__ if attribute in vars(one))
     for one in cls.__mro__[: cls.__mro__.index(says)]:

@@ -16,7 +16,17 @@ from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.graph import Repeated, recorders
-from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, own_copy, per_client, select, tree_map
+from pflsweep.ops.vmap import (
+    leaves,
+    own_copy,
+    per_client,
+    select,
+    squeeze_client,
+    step_of_single_client,
+    step_of_subset,
+    tree_map,
+    unsqueeze_client,
+)
 from pflsweep.util.errors import UserError
 
 # Costs of going on without the clients that have ended, in steps of one client: the state of the others is copied, and
@@ -24,12 +34,12 @@ from pflsweep.util.errors import UserError
 COPY, RECORD = 10, 300
 
 
-def two_passes(cls: type[Method], epochs: int, **values: Any) -> float:
+def two_gradients(cls: type[Method], epochs: int, **values: Any) -> float:
     """Return the passes of a method that takes two gradients of each batch, or passes over the data twice."""
     return 2
 
 
-def passes_with_head(cls: type[Method], epochs: int, **values: Any) -> float:
+def gradients_with_head(cls: type[Method], epochs: int, **values: Any) -> float:
     """Return the passes of a method whose head, or its bias, trains alone for `head_epochs` before all else.
 
     A head's gradient is little more than a forward pass, which is a third of a gradient.
@@ -37,9 +47,9 @@ def passes_with_head(cls: type[Method], epochs: int, **values: Any) -> float:
     return 1 + float(values["head_epochs"]) / (3 * epochs)
 
 
-def taught(task: Task, teacher: Tensor, batch: Batch) -> Tensor:
+def teacher_logits(task: Task, teacher: Tensor, batch: Batch) -> Tensor:
     """Return the logits [B, K] of a model [P] that teaches another one on a batch: without dropout."""
-    return task.classify(teacher[task.head], task.below(teacher, batch, 1).x)
+    return task.classify(teacher[task.head], task.batch_features(teacher, batch))
 
 
 class Server(NamedTuple):
@@ -197,7 +207,7 @@ def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     return work._replace(w=w, opt=opt)
 
 
-def pulled(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Tensor:
+def proximal_gradient(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Tensor:
     """Return g + strength (w - anchor): the gradient with the term strength / 2 |w - anchor|^2 in the objective.
 
     Writes into g unless strength is a tensor.
@@ -220,7 +230,7 @@ def class_features(self: Method, w: Tensor, batch: Batch) -> tuple[Tensor, Tenso
 
     For data.mean.
     """
-    return by_class(self.task.below(w, batch, 1).x, batch, self.task.classes)
+    return by_class(self.task.batch_features(w, batch), batch, self.task.classes)
 
 
 def class_means(sums: Tensor, share: Tensor) -> Tensor:
@@ -242,7 +252,7 @@ def average_prototypes(old: Tensor, known: Tensor, new: Tensor, counts: Tensor) 
     return torch.where(n[:, None] > 0, mean, old), known | (n > 0)
 
 
-def apart_from(prototypes: Tensor, known: Tensor, z: Tensor, batch: Batch) -> Tensor:
+def prototype_distance(prototypes: Tensor, known: Tensor, z: Tensor, batch: Batch) -> Tensor:
     """Return the mean over a batch and over D of the squared distance of features z [B, D] to their class prototypes.
 
     prototypes [K, D]. known [K]: a sample of a class that is not known counts as 0.
@@ -262,17 +272,17 @@ def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[B
             continue
         where = torch.tensor(at, device=device)
         # A step may write into the work
-        some = _together(of_some(step, where), select(given, where), own_copy(select(work, where)), part)
+        some = _together(step_of_subset(step, where), select(given, where), own_copy(select(work, where)), part)
         work = tree_map(lambda all, new, where=where: all.index_copy(0, where, new), work, some)
     return work
 
 
 def _together(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """Return the work after `step` over all batches, of clients that train together to the end."""
-    one = alone(step, given)
+    one = step_of_single_client(step, given)
     if one is None:
         return _over(partial(step, given), work, batches)
-    return chunk_of(_over(one, only(work), map(only, batches)))
+    return unsqueeze_client(_over(one, squeeze_client(work), map(squeeze_client, batches)))
 
 
 def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:

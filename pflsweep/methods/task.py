@@ -166,18 +166,18 @@ class Task:
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
         """Return the features [B, D] that the head sees. w: [P], or the extractor alone. x: [B, ...]."""
-        return self.lower(w, x, 1)
+        return self.activations_below(w, x, 1)
 
     def classify(self, head: Tensor, z: Tensor) -> Tensor:
         """Return the logits [B, K] of the head alone. head: its slice [H] of some w. z: features [B, D]."""
-        return self.upper(head, z, 1)
+        return self.logits_from(head, z, 1)
 
-    def lower(self, w: Tensor, x: Tensor, top: int) -> Tensor:
+    def activations_below(self, w: Tensor, x: Tensor, top: int) -> Tensor:
         """Return the activations [B, ...] below the `top` topmost blocks. w: [P], or its part below. x: [B, ...]."""
         last = len(self.blocks) - top
         return self._forward(self._pieces(w, 0, last), x, 0, last) if last else x
 
-    def upper(self, part: Tensor, a: Tensor, top: int) -> Tensor:
+    def logits_from(self, part: Tensor, a: Tensor, top: int) -> Tensor:
         """Return the logits [B, K] of the `top` topmost blocks alone.
 
         part: the parameters of these blocks. a: the activations below them.
@@ -189,13 +189,17 @@ class Task:
         """Return the mean cross-entropy of a batch in a training pass, a scalar."""
         return cross_entropy(self._noisy(self._pieces(w, 0, None), batch), batch)
 
-    def below(self, w: Tensor, batch: Batch, top: int) -> Batch:
+    def batch_features(self, w: Tensor, batch: Batch) -> Tensor:
+        """Return the features [B, D] of a batch that the head sees, without dropout. w: [P], or the extractor alone."""
+        return self.batch_below(w, batch, 1).x
+
+    def batch_below(self, w: Tensor, batch: Batch, top: int) -> Batch:
         """Return the batch as the `top` topmost blocks see it, without dropout.
 
         So these blocks can be trained alone while those below them run only once.
         """
         with context(mask=batch.mask):
-            return batch._replace(x=self.lower(w, batch.x, top), key=None)
+            return batch._replace(x=self.activations_below(w, batch.x, top), key=None)
 
     # Gradients
 
@@ -252,7 +256,7 @@ class Task:
         For losses that are given to `value_and_grad_of`.
         """
         with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
-            return self.lower(w, batch.x, 1).to(w.dtype)
+            return self.activations_below(w, batch.x, 1).to(w.dtype)
 
     def value_and_grad_of(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return loss(w, batch), a scalar, and its gradient in all of w [P + Q].

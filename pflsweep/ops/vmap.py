@@ -103,7 +103,7 @@ def per_client(fn: Callable) -> Callable:
         one, args = _for_one(fn, self, args)
         _here.mode = "one" if clients == 1 else "vmap"
         try:
-            return chunk_of(one(*only(args))) if clients == 1 else _vmap(one, args, fn.__qualname__)
+            return unsqueeze_client(one(*squeeze_client(args))) if clients == 1 else _vmap(one, args, fn.__qualname__)
         finally:
             _here.mode = None
 
@@ -111,7 +111,7 @@ def per_client(fn: Callable) -> Callable:
     return lifted
 
 
-def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
+def step_of_single_client(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
     """Return step(given, work, batch) for the only client of a chunk, as a function of (work, batch) without C.
 
     `given`, which is the same in every step, is unpacked once. Returns None if `step` is not marked @per_client, or
@@ -121,7 +121,7 @@ def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
     if fn is None or clients > 1:
         return None
     one, args = _for_one(fn, step.__self__, (given,))  # type: ignore[attr-defined]
-    fixed = only(args)
+    fixed = squeeze_client(args)
 
     def own(work: Any, batch: Any) -> Any:
         _here.mode = "one"
@@ -133,7 +133,7 @@ def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
     return own
 
 
-def of_some(step: Callable, where: Tensor) -> Callable:
+def step_of_subset(step: Callable, where: Tensor) -> Callable:
     """Return a lifted method for some clients of its chunk. where: their positions."""
     numbers = getattr(step.__self__, "_per_client", None)  # type: ignore[attr-defined]
     if numbers is None:
@@ -184,12 +184,12 @@ def _for_one(fn: Callable, owner: Any, args: tuple) -> tuple[Callable, tuple]:
     return one, (numbers, *args)
 
 
-def only(tree: Any) -> Any:
+def squeeze_client(tree: Any) -> Any:
     """Return the tree of the only client of a chunk: [1, ...] tensors become [...]."""
     return tree_map(_squeeze, tree)
 
 
-def chunk_of(tree: Any) -> Any:
+def unsqueeze_client(tree: Any) -> Any:
     """Return the tree of a chunk that has one client: [...] tensors become [1, ...]."""
     return tree_map(_unsqueeze, tree)
 

@@ -257,7 +257,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
     @per_client
     def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
         """Return a batch as the `top` topmost blocks see it."""
-        return self.task.below(model, batch, top)
+        return self.task.batch_below(model, batch, top)
 
     @per_client
     def _step(self, mixture: Mixture, learned: Learned, batch: Batch) -> Learned:

@@ -20,7 +20,7 @@ from pflsweep.methods import stock
 from pflsweep.methods.protocol import hyper
 from pflsweep.methods.task import Batch
 from pflsweep.ops import random
-from pflsweep.ops.vmap import only
+from pflsweep.ops.vmap import squeeze_client
 from pflsweep.studies.study import Study
 from pflsweep.util.errors import UserError
 
@@ -93,7 +93,7 @@ class PersonalSteps(Study):
         large = simulation.schedule.eval_batch
         data = ClientData.of(federation, [client], simulation.round, batch=self.batch, large=large, purpose="study")
         for step, batch in enumerate(islice(data.train(self.steps), self.steps)):
-            g = task.grad(w, only(batch))
+            g = task.grad(w, squeeze_client(batch))
             if pool is not None:
                 rows = torch.cat([pool[step][:client], pool[step][client + 1 :]]).flatten()
                 x, y = federation.gather(rows.to(federation.device))

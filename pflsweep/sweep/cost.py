@@ -2,7 +2,7 @@
 
 Images are counted as for FedAvg, whatever the method, so that a scale cuts all methods of a setting to the same number
 of rounds. A method may compute more gradients (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth
-of the images back): its `passes` says how many per image. Speeds are in gradients per second.
+of the images back): its `relative_gradients` says how many per image. Speeds are in gradients per second.
 """
 
 import json
@@ -207,15 +207,15 @@ def gradients_of_slot(plan: Plan, slot: Slot) -> float:
 
 def gradients_of_trial(config: Config) -> float:
     """Return the gradients of single images that a trial computes."""
-    return images_a_trial(config) * passes(config)
+    return images_a_trial(config) * relative_gradients(config)
 
 
-def passes(config: Config) -> float:
+def relative_gradients(config: Config) -> float:
     """Return how many gradients the method computes where FedAvg computes one, as the method states."""
     method, train, size = config.node("algorithm"), config.train, partition_size(config)
     clients = size.training_clients or dataset_size(config).owners or 1
     epochs, cohort = train.epochs if train.steps is None else 1, cohort_size(clients, train.participation)
-    return float(method.load().passes(epochs, clients=clients, cohort=cohort, **method.options))
+    return float(method.load().relative_gradients(epochs, clients=clients, cohort=cohort, **method.options))
 
 
 def seconds(configs: Iterable[Config], rate: float) -> float:

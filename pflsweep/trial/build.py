@@ -78,7 +78,7 @@ def build(config: Config, prescribed: Prescribed | None = None) -> Parts:
     _check_partners(config.choices, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
     if train.lr_of != "round":
-        _check_own_lr(type(method), train.lr_of, config.node("algorithm"))
+        _check_per_client_lr(type(method), train.lr_of, config.node("algorithm"))
     verbs = Verbs.of(method, *plugins.values())
     schedule = schedule_of(train, federation, task.size)
     if prescribed is not None:
@@ -242,7 +242,7 @@ def _require_forward_pass(node: Node, task: Task, federation: Federation) -> Non
     with torch.no_grad(), context(), random.no_unseeded_draws(draws):
         try:
             # The blocks run as modules: `task.logits` of a dense model would flatten, and accept, any input
-            task.upper(task.vector(task.model), x, len(task.blocks))
+            task.logits_from(task.vector(task.model), x, len(task.blocks))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             # The file and line are named only where they are in the user's code
             place = trace.line(error) if trace.is_shortened(error) else ""
@@ -338,13 +338,13 @@ def _check_private_batches(config: Config, prescribed: Prescribed | None) -> Non
         )
 
 
-def _check_own_lr(cls: type[Method], lr_of: str, algorithm: Node) -> None:
+def _check_per_client_lr(cls: type[Method], lr_of: str, algorithm: Node) -> None:
     """Raise UserError if clients would have their own learning rates in a method that reads one for all."""
 
-    if cls.own_lr:
-        why = unexamined(cls, "own_lr")
+    if cls.supports_per_client_lr:
+        why = unexamined(cls, "supports_per_client_lr")
     else:
-        known = [name for name, one in _methods().items() if one.own_lr]
+        known = [name for name, one in _methods().items() if one.supports_per_client_lr]
         why = f"{algorithm} takes one learning rate for all clients of a round. It goes with {', '.join(known)}"
     if why:
         raise UserError(f"train.lr_of is '{lr_of}', but {why}. With others use train.lr_of=round.")

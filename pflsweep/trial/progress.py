@@ -109,7 +109,7 @@ def announce(name: str, simulation: Simulation, private: tuple[float, float] | N
     rows = sum(len(rows_of(client)) for client in range(federation.clients))
     tested = rows / schedule.batch / schedule.eval_every
     # A forward pass takes a third of a gradient step
-    steps = left * (_passes(simulation) * share * batches + tested / 3)
+    steps = left * (_relative_gradients(simulation) * share * batches + tested / 3)
     seconds = _seconds_a_step(simulation, private) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(
@@ -119,12 +119,13 @@ def announce(name: str, simulation: Simulation, private: tuple[float, float] | N
     )
 
 
-def _passes(simulation: Simulation) -> float:
+def _relative_gradients(simulation: Simulation) -> float:
     """Return how many gradients a sample takes where FedAvg takes one."""
     method = simulation.verbs.method
     assert method is not None, "a trial has one"
     values = {name: getattr(method, name) for name in hyperparameters(type(method))}
-    return method.passes(method.epochs, clients=simulation.federation.clients, cohort=simulation.cohort_size, **values)
+    clients, cohort = simulation.federation.clients, simulation.cohort_size
+    return method.relative_gradients(method.epochs, clients=clients, cohort=cohort, **values)
 
 
 def _seconds_a_step(simulation: Simulation, private: tuple[float, float] | None) -> float:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pflsweep.algorithms.apple import Apple
-from pflsweep.data.participation import cohort
+from pflsweep.data.participation import draw_cohort
 from pflsweep.methods.protocol import Setup
 from pflsweep.ops import memory
 from pflsweep.ops.vmap import tree_map
@@ -74,7 +74,7 @@ def test_stale_cores_are_kept_and_unused_ones_forgotten(participation, models):
     seen = set()
     for t in range(2, 9):
         sim.round = t
-        ids = cohort(sim.federation, sim.cohort_size, sim.round, sim.schedule.sampling)
+        ids = draw_cohort(sim.federation, sim.cohort_size, sim.round, sim.schedule.sampling)
         down, newest = method.downloads(sim.server, sim._turn(ids)), cores.diagonal().T.clone()
         for i, fresh in zip(ids.tolist(), down.tolist(), strict=True):
             assert len({i, *fresh}) == 1 + min(models, EVERYBODY - 1)

@@ -248,7 +248,7 @@ def test_slices_make_no_difference(monkeypatch):
 
 def turn(ids, round=3, lr=0.5):
     share = torch.full((len(ids),), 1 / len(ids)).double()
-    return SimpleNamespace(ids=torch.tensor(ids), share=share, round=round, lr=lr)
+    return SimpleNamespace(ids=torch.tensor(ids), share=share, round=round, lr=lr, round_lr=lr)
 
 
 def server(clients=5, last=None):

@@ -54,7 +54,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
         p.single_precision_is_kept,
         "`aggregate` of TurnsDouble returned w of [89] float64: it must be [89] float32",
     ),
-    (broken.TakesOneRateForAll, p.own_rates_in_any_chunking, "RuntimeError"),
+    (broken.TakesOneRateForAll, p.per_client_lr_in_any_chunking, "RuntimeError"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
     (broken.SendsByChance, p.traffic_is_exact, "floats for each client in each round instead of ["),

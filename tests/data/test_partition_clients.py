@@ -11,7 +11,7 @@ from pflsweep.conformance.case import Case
 from pflsweep.conformance.fixtures import CLIENTS, fixture
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
-from pflsweep.data.participation import cohort, participation_probabilities
+from pflsweep.data.participation import draw_cohort, participation_probabilities
 from pflsweep.engine.simulation import Simulation
 from pflsweep.trial.build import build_federation
 from pflsweep.trial.metadata import digest_of
@@ -125,7 +125,7 @@ def test_with_a_tiny_alpha_one_client_has_nearly_all_places():
 
 
 def sampled(sim: Simulation) -> torch.Tensor:
-    return cohort(sim.federation, sim.cohort_size, sim.round, sim.schedule.sampling)
+    return draw_cohort(sim.federation, sim.cohort_size, sim.round, sim.schedule.sampling)
 
 
 def cohorts(sim: Simulation, rounds: int = 400) -> np.ndarray:

@@ -131,7 +131,7 @@ def test_the_subset_is_a_clients_own_rows_and_those_of_some_others() -> None:
 def test_half_of_the_others_are_as_many_as_on_fedpgs_platform() -> None:
     """The number is N // 2, for even and odd N."""
     for clients in (6, 5):
-        federation = fixture(even=True).federation.only(np.arange(clients))
+        federation = fixture(even=True).federation.subset(np.arange(clients))
         own = federation.rows["test"]
         for rows in targets(federation, "test", EVERYTHING)["subset"]:
             assert len(rows) == (clients // 2 + 1) * len(own[0])

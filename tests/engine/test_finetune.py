@@ -9,7 +9,7 @@ from pflsweep.data.loader import ClientData
 from pflsweep.engine.finetune import fine_tune
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
-from pflsweep.ops.vmap import only
+from pflsweep.ops.vmap import squeeze_client
 
 RUN = {"batch": 4, "large": 8, "lr": 0.1}
 
@@ -53,7 +53,7 @@ def test_batches_are_cut_as_in_local_training():
     size = len(new.rows["train"][0]) - 1
     run = {**RUN, "batch": size}
     dropped, kept = (
-        fine_tune(task, new.only([0]), w, Sgd(0.0, 0.0), epochs=1, batching=Batching(last_batch=each), **run)[-1]
+        fine_tune(task, new.subset([0]), w, Sgd(0.0, 0.0), epochs=1, batching=Batching(last_batch=each), **run)[-1]
         for each in ("drop", "keep")
     )
     assert dropped.loss[0] != kept.loss[0]
@@ -61,7 +61,7 @@ def test_batches_are_cut_as_in_local_training():
     (step,) = ClientData.of(
         new, [0], 0, batch=size, large=8, purpose="newcomers", batching=Batching(last_batch="drop")
     ).train(1)
-    Sgd(0.0, 0.0).update(tuned, w.new_zeros(0), task.grad(tuned, only(step)), 0.1)
+    Sgd(0.0, 0.0).update(tuned, w.new_zeros(0), task.grad(tuned, squeeze_client(step)), 0.1)
     x, y = new.gather(torch.from_numpy(new.rows["test"][0]))
     expected = torch.nn.functional.cross_entropy(task.logits(tuned, x), y)
     assert dropped.loss[0] == pytest.approx(float(expected), rel=1e-9)
@@ -70,5 +70,5 @@ def test_batches_are_cut_as_in_local_training():
 def test_a_client_is_tuned_alike_whoever_is_beside_it():
     task, new, w = setting()
     together = fine_tune(task, new, w, Sgd(0.9, 0.0), epochs=2, **RUN)
-    alone = fine_tune(task, new.only([2]), w, Sgd(0.9, 0.0), epochs=2, **RUN)
+    alone = fine_tune(task, new.subset([2]), w, Sgd(0.9, 0.0), epochs=2, **RUN)
     assert [s.loss[2] for s in together] == [s.loss[0] for s in alone]

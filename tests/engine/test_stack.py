@@ -135,7 +135,7 @@ class Derives(FedProx):
 
     @per_client
     def step(self, given: Any, work: stock.Work, batch: Any) -> stock.Work:
-        g = stock.pulled(self.task.grad(work.w, batch), self.half, work.w, given.down.w)
+        g = stock.proximal_gradient(self.task.grad(work.w, batch), self.half, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
 

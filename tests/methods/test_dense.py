@@ -65,14 +65,14 @@ def test_the_gradient_of_parts(task: Task) -> None:
 def test_the_gradient_of_the_top_blocks(task: Task) -> None:
     w = task.vector(task.model)
     for top in range(1, len(task.blocks)):
-        part, below = w[task.top(top)], task.below(w, batch(), top)
+        part, below = w[task.top(top)], task.batch_below(w, batch(), top)
         same(task.value_and_grad(part, below, top=top), task.value_and_grad(part, below, PLAIN, top=top))
 
 
 def test_the_gradient_of_a_part_of_the_top_blocks() -> None:
     task = Task(MODELS["MLP"]().double())
     w = task.vector(task.model)
-    part, below = w[task.top(2)], task.below(w, batch(), 2)
+    part, below = w[task.top(2)], task.batch_below(w, batch(), 2)
     same(
         task.value_and_grad(part, below, part=task.head, top=2),
         task.value_and_grad(part, below, PLAIN, part=task.head, top=2),
@@ -163,6 +163,6 @@ def test_a_block_that_begins_with_a_relu_is_computed_as_written() -> None:
     whole, grad = task.value_and_grad(w, rows)
     for top in (1, 2):
         part = task.top(top)
-        loss, own = task.value_and_grad(w[part], task.below(w, rows, top), top=top)
+        loss, own = task.value_and_grad(w[part], task.batch_below(w, rows, top), top=top)
         torch.testing.assert_close(loss, whole)
         torch.testing.assert_close(own, grad[part])

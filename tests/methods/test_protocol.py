@@ -16,18 +16,23 @@ class Renamed(FedAvg):
 
 
 def test_a_word_is_inherited_by_a_class_that_changes_no_verb_of_the_client() -> None:
-    assert unexamined(FedAvg, "own_lr") == ""
-    assert unexamined(Renamed, "own_lr") == ""
-    assert unexamined(FedProx, "own_lr") == "", "it has another step, and says it itself"
-    assert unexamined(SendsLabelCounts, "own_lr") == (
-        "SendsLabelCounts has another `finish` than FedAvg, whose own_lr it inherits: say own_lr in SendsLabelCounts "
+    assert unexamined(FedAvg, "supports_per_client_lr") == ""
+    assert unexamined(Renamed, "supports_per_client_lr") == ""
+    assert unexamined(FedProx, "supports_per_client_lr") == "", "it has another step, and says it itself"
+    assert unexamined(SendsLabelCounts, "supports_per_client_lr") == (
+        "SendsLabelCounts has another `finish` than FedAvg, whose supports_per_client_lr it inherits: say "
+        "supports_per_client_lr in SendsLabelCounts "
         "itself"
     )
 
 
 @pytest.mark.parametrize(
     ("word", "attribute"),
-    [("train.lr_of=last_turn", "own_lr"), ("ala=on", "supports_ala"), ("privacy=dp_sgd", "dp_incompatible_reason")],
+    [
+        ("train.lr_of=last_turn", "supports_per_client_lr"),
+        ("ala=on", "supports_ala"),
+        ("privacy=dp_sgd", "dp_incompatible_reason"),
+    ],
 )
 def test_what_a_subclass_has_not_said_itself_is_refused(word: str, attribute: str) -> None:
     small = ["dataset=digits", "model=mlp", "partition.clients=4", word]

@@ -120,9 +120,9 @@ def test_lifted_gradients_are_those_of_each_client(model: nn.Sequential, task: T
 @pytest.mark.parametrize("top", TOP)
 def test_lower_and_upper_make_the_whole(model: nn.Sequential, task: Task, top: int) -> None:
     w, x = task.vector(model), batch().x
-    below = task.lower(w, x, top)
-    torch.testing.assert_close(task.upper(w[task.top(top)], below, top), task.logits(w, x), rtol=0, atol=0)
-    torch.testing.assert_close(task.lower(w[: task.top(top).start], x, top), below, rtol=0, atol=0)
+    below = task.activations_below(w, x, top)
+    torch.testing.assert_close(task.logits_from(w[task.top(top)], below, top), task.logits(w, x), rtol=0, atol=0)
+    torch.testing.assert_close(task.activations_below(w[: task.top(top).start], x, top), below, rtol=0, atol=0)
 
 
 def test_features_and_classify_make_the_whole(model: nn.Sequential, task: Task) -> None:
@@ -136,7 +136,7 @@ def test_features_and_classify_make_the_whole(model: nn.Sequential, task: Task) 
 @pytest.mark.parametrize("top", TOP)
 def test_training_the_top_alone_sees_the_same_loss(model: nn.Sequential, task: Task, top: int) -> None:
     w, part = task.vector(model), task.top(top)
-    value, grad = task.value_and_grad(w[part], task.below(w, batch(), top), top=top)
+    value, grad = task.value_and_grad(w[part], task.batch_below(w, batch(), top), top=top)
     torch.testing.assert_close(value, task.loss(w, batch()))
     torch.testing.assert_close(grad, task.grad(w, batch())[part], rtol=1e-12, atol=1e-14)
 

@@ -99,7 +99,7 @@ def test_records_of_an_archive_are_those_of_the_folder(packed: Path) -> None:
     assert [each.meta for each in theirs.records] == [each.meta for each in mine.records]
     for one, other in zip(mine.records, theirs.records, strict=True):
         other.verify()
-        for table in ("rounds", "clients", "partition", "newcomers", "study"):
+        for table in ("rounds", "clients", "partition", "new_clients", "study"):
             pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
         pd.testing.assert_frame_equal(one.clients_in(2), other.clients_in(2))
         assert all(np.array_equal(one.matrices[name], matrix) for name, matrix in other.matrices.items())

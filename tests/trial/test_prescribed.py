@@ -15,7 +15,7 @@ from pflsweep.commands.main import main
 from pflsweep.config.compose import compose
 from pflsweep.data.chunk import Chunk
 from pflsweep.data.federation import Federation
-from pflsweep.data.participation import cohort
+from pflsweep.data.participation import draw_cohort
 from pflsweep.methods.task import Batch
 from pflsweep.trial.build import build
 from pflsweep.trial.result import Result
@@ -47,7 +47,7 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result,
     parts = build(compose(words))
     federation: Federation = parts.federation
     size = parts.schedule.cohort_size(federation.clients)
-    cohorts = [cohort(federation, size, at, parts.schedule.sampling) for at in range(1, ROUNDS + 1)]
+    cohorts = [draw_cohort(federation, size, at, parts.schedule.sampling) for at in range(1, ROUNDS + 1)]
     return result, {"partition": dict(federation.rows), "cohorts": cohorts, "batches": batches}
 
 
@@ -191,7 +191,7 @@ def test_batches_of_a_first_round_of_all_clients_are_those_of_all() -> None:
     words = [*SMALL, "train.first_round=all"]
     every = {(1, client): [[client]] * 4 for client in range(CLIENTS)}
     federation = build(compose(words)).federation
-    second = {(2, int(client)): [[0]] for client in cohort(federation, 2, 2, "uniform")}
+    second = {(2, int(client)): [[0]] for client in draw_cohort(federation, 2, 2, "uniform")}
     with pytest.raises(UserError, match="batches has none for round 1 and client 3"):
         pflsweep.run(words, batches={key: own for key, own in every.items() if key != (1, 3)} | second)
     with pytest.raises(UserError, match="local training takes"):  # further than the check of clients

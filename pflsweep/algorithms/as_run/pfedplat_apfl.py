@@ -39,7 +39,7 @@ class PfedplatAPFL(Method):
     """
 
     paper = "Deng et al., arXiv 2020, as FedPG's platform runs it"
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "a step computes a second gradient and the mixture (3P); a client keeps P + 1 numbers"
     dp_incompatible_reason = ""
@@ -51,7 +51,7 @@ class PfedplatAPFL(Method):
     fit = stock.local_epochs
     aggregate = stock.average
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w.new_tensor(self.alpha))

@@ -31,7 +31,7 @@ class PfedplatDitto(Method):
     """
 
     paper = "Li et al., ICML 2021, as FedPG's platform runs it"
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "a second step along the same gradient reads the received model (2P); a client keeps P"
     dp_incompatible_reason = ""
@@ -53,7 +53,7 @@ class PfedplatDitto(Method):
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         lr, g = given.turn.lr, self.task.grad(work.w, batch)
         w, opt = self.opt.update(work.w, work.opt, g, given.turn.round_lr)
-        return stock.Work(*self.opt.update(w, opt, stock.pulled(g, self.lam, w, given.down.w), lr))
+        return stock.Work(*self.opt.update(w, opt, stock.proximal_gradient(g, self.lam, w, given.down.w), lr))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
         w = server.w

@@ -70,7 +70,7 @@ class PfedplatFedFomo(Method):
     every: int | None = hyper("rounds of which one takes place; null: as many as there are clients in a cohort", low=1)
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         """Clients train in one of `every` rounds."""
         return 1 / (values["every"] or values["cohort"])
 

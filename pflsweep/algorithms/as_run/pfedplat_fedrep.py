@@ -31,14 +31,14 @@ class PfedplatFedRep(Method):
     """
 
     paper = "Collins et al., ICML 2021, as FedPG's platform runs it"
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "one more epoch (`head_epochs`), with gradients of the last bias alone; a client keeps P"
     dp_incompatible_reason = ""
 
     head_epochs: int = hyper("epochs on the bias, before the epochs on all other parameters", low=0)
 
-    passes = classmethod(stock.passes_with_head)
+    relative_gradients = classmethod(stock.gradients_with_head)
 
     init = stock.global_server
     init_client = stock.own_model

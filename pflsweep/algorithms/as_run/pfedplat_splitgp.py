@@ -45,7 +45,7 @@ class PfedplatSplitGP(Method):
 
     paper = "Han et al., INFOCOM 2023, as FedPG's platform runs it"
     version = 2
-    own_lr = True
+    supports_per_client_lr = True
     unsampled_model = "the common initial model"
     cost = "a second forward and backward pass in every step; the server keeps a model per client (N P)"
     dp_incompatible_reason = ""
@@ -58,7 +58,7 @@ class PfedplatSplitGP(Method):
     fit = stock.local_epochs
     personal = stock.personal_is_own
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1), w)

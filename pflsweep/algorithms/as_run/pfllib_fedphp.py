@@ -57,7 +57,7 @@ class PfllibFedPHP(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        taught = self.task.below(given.down.w, batch, 1).x  # [B, D] what the global model's head sees
+        taught = self.task.batch_features(given.down.w, batch)  # [B, D] what the global model's head sees
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             teaching = mmd(z, taught, batch, WIDTHS)

@@ -42,7 +42,7 @@ class PfllibPerFedAvg(Method):
     finish = stock.upload
     aggregate = stock.average
     global_model = stock.shared_model
-    passes = classmethod(stock.two_passes)
+    relative_gradients = classmethod(stock.two_gradients)
 
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         return stock.run(self.step, given, work, data.batches(2, 2 * self.epochs))

@@ -32,7 +32,7 @@ class PgfedLGFedAvg(LGFedAvg):
     cost = "a step computes two gradients, of the body and of the head; a client keeps its lower layers"
 
     @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
+    def relative_gradients(cls, epochs: int, **values: Any) -> float:
         # A head's gradient is little more than a forward pass
         return 4 / 3
 

@@ -25,7 +25,7 @@ from pflsweep.data.partition.common import require
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
 from pflsweep.ops import random
-from pflsweep.ops.vmap import only
+from pflsweep.ops.vmap import squeeze_client
 from pflsweep.util.errors import UserError
 from pflsweep.util.source_hash import own_source_hashes
 
@@ -150,7 +150,7 @@ def _trained(task: Task, whole: Federation, training: Mapping[str, Any]) -> Tens
         total, seen = torch.zeros((), device=w.device), 0
         data = ClientData.of(whole, [0], epoch, batch=training["batch"], large=LARGE)
         for batch in data.train(1):
-            one = only(batch)
+            one = squeeze_client(batch)
             loss, g = task.value_and_grad(w, one)
             g = g * (training["clip"] / g.norm()).clamp(max=1)
             w, state = opt.update(w, state, g, next(rates))

@@ -1,4 +1,4 @@
-"""The passes over the data that each method states, for plans, compared with the gradients that it computes."""
+"""The gradients that each method states relative to FedAvg's, for plans, compared with those that it computes."""
 
 from typing import Any
 
@@ -12,6 +12,14 @@ from pflsweep.methods.task import Batch, Task
 
 OPTIONS = list(option_files("algorithm"))
 HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass
+# Not stated: the gradients of a second head, which are cheap, and are counted as whole ones here
+SECOND_HEAD = ("fedrod", "as_run/pgfed_fedrod", "as_run/pfedplat_fedrod")
+# Not stated: that rows which the method holds out are not trained on
+HOLDOUT = (
+    "fedfomo", "fedfomo_ma", "as_run/fedfomo_fedfomo", "as_run/fedfomo_fedfomo_ma", "as_run/pfllib_fedfomo",
+    "as_run/pgfed_fedfomo", "knnper",
+)  # fmt: skip
+ROUNDED = ("fedavg_data",)  # a share of so few rows
 
 
 def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, Any], epochs: int) -> float:
@@ -38,7 +46,7 @@ def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, A
 
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stated_gradients_are_those_computed(name: str, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = read_option(conf_dir() / "algorithm" / f"{name}.yaml")
     method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
     # One of these rounds trains; a plan counts each as if it did
@@ -48,32 +56,36 @@ def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: 
     if "models" in values:
         values["models"] = min(values["models"], 6)
     found = gradients(monkeypatch, method, values, epochs) / gradients(monkeypatch, fedavg, {}, epochs)
-    # A further head
-    assert found == pytest.approx(method.passes(epochs, clients=6, cohort=6, **values), rel=0.4)
+    tolerance = 0.35 if name in (*SECOND_HEAD, *HOLDOUT, *ROUNDED) else 0.06
+    assert found == pytest.approx(method.relative_gradients(epochs, clients=6, cohort=6, **values), rel=tolerance)
 
 
 def test_the_hessian_free_step_takes_four_gradients_of_three_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     values = read_option(conf_dir() / "algorithm" / "perfedavg.yaml") | {"form": "hf"}
     method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
     found = gradients(monkeypatch, method, values, 3) / gradients(monkeypatch, fedavg, {}, 3)
-    assert found == pytest.approx(method.passes(3, **values), rel=0.1) == pytest.approx(4 / 3, rel=0.1)
+    assert found == pytest.approx(method.relative_gradients(3, **values), rel=0.1) == pytest.approx(4 / 3, rel=0.1)
 
 
 def test_a_public_set_is_counted_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of all rows are public: to six clients they are three times their own."""
     data, fedavg = (method_at(f"pflsweep.algorithms.{name}") for name in ("fedavg_data.FedAvgData", "fedavg.FedAvg"))
     found = gradients(monkeypatch, data, {"share": 0.5}, 2) / gradients(monkeypatch, fedavg, {}, 2)
-    assert found == pytest.approx(data.passes(2, clients=6, cohort=6, share=0.5), rel=0.1) == pytest.approx(3.5)
+    assert (
+        found
+        == pytest.approx(data.relative_gradients(2, clients=6, cohort=6, share=0.5), rel=0.1)
+        == pytest.approx(3.5)
+    )
 
 
 def test_one_of_as_many_rounds_as_clients_trains() -> None:
     method = method_at("pflsweep.algorithms.as_run.pfedplat_fedfomo.PfedplatFedFomo")
-    assert method.passes(1, clients=100, cohort=10, every=None) == 0.1
-    assert method.passes(1, clients=100, cohort=10, every=4) == 0.25
+    assert method.relative_gradients(1, clients=100, cohort=10, every=None) == 0.1
+    assert method.relative_gradients(1, clients=100, cohort=10, every=4) == 0.25
 
 
 def test_ten_epochs_on_the_head_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     fedrep, fedavg = (method_at(f"pflsweep.algorithms.{name}") for name in ("fedrep.FedRep", "fedavg.FedAvg"))
     values = {"head_epochs": 10}
     found = gradients(monkeypatch, fedrep, values, 5) / gradients(monkeypatch, fedavg, {}, 5)
-    assert found == pytest.approx(fedrep.passes(5, **values)) == pytest.approx(1 + 2 / 3)
+    assert found == pytest.approx(fedrep.relative_gradients(5, **values)) == pytest.approx(1 + 2 / 3)
