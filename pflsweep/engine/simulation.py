@@ -164,7 +164,7 @@ class Simulation:
             self.optimisers.load(state["optimisers"], device)
         self.round, self.last = state["round"], state["last"].clone()
         spent = [part.clone() for part in state["spent"]]
-        self.spent = Spent(*spent, *self.spent[len(spent) :])  # older checkpoints lack `turns`, and need none
+        self.spent = Spent(*spent, *self.spent[len(spent) :])  # migrated ones have no `turns`, which is 0 then
         self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
         self.stale = state["stale"].to(device, copy=True) if "stale" in state else None
 

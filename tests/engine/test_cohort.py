@@ -4,7 +4,7 @@ import random as pythons
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -159,20 +159,56 @@ def test_a_step_that_reads_a_value_is_refused_with_what_to_write(of: Callable[[t
         advance(case_of(ReadsAValue, {}).simulation(chunk=3), 1)
 
 
+class Counted(NamedTuple):
+    """The state of a client: its model, and the steps that it has taken in all rounds."""
+
+    w: torch.Tensor  # [P]
+    steps: torch.Tensor  # []
+
+
+class CountingWork(NamedTuple):
+    w: torch.Tensor  # [C, P]
+    opt: Any
+    steps: torch.Tensor  # [C]
+
+
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_a_method_may_say_which_clients_have_a_batch(chunk: int) -> None:
-    """Each client trains as many steps as it has samples, at most 4: the others keep their models."""
+    """Each client takes a step for each two of its samples, at most 4, of two epochs; then it keeps its model."""
 
     class StepsBySize(FedAvg):
+        def init_client(self, w: torch.Tensor, setup: Any) -> Counted:
+            return Counted(w, w.new_zeros(()))
+
+        def start(self, given: Given, data: Any) -> CountingWork:
+            return CountingWork(given.down.w.clone(), self.opt.init(given.down.w), given.client.steps)
+
+        @per_client
+        def step(self, given: Given, work: CountingWork, batch: Batch) -> CountingWork:
+            w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
+            return CountingWork(w, opt, work.steps + 1)
+
+        def finish(self, given: Given, data: Any, work: CountingWork) -> tuple[stock.Up, Counted]:
+            return stock.Up(work.w), Counted(work.w, work.steps)
+
         def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
-            steps = given.turn.n.clamp(max=4)
+            steps = limit(given.turn.n)
             for k, batch in enumerate(data.train(2)):
                 live = k < steps if batch.live is None else batch.live & (k < steps)
                 work = stock.run(self.step, given, work, [batch._replace(live=live)])
             return work
 
-    limited = advance(case_of(StepsBySize, {}).simulation(chunk=chunk), 2)
-    assert_same(models(limited), models(advance(case_of(StepsBySize, {}).simulation(chunk=1), 2)), "chunks", 1e-9)
+    def limit(n: torch.Tensor) -> torch.Tensor:
+        return (n // 2).clamp(max=4)
+
+    found = advance(case_of(StepsBySize, {}).simulation(chunk=chunk, participation=1.0), 2)
+    sizes = found.federation.sizes
+    batches = 2 * -(-sizes // found.schedule.batch)  # of two epochs
+    taken = found.clients.get(torch.arange(len(sizes))).steps
+    assert taken.tolist() == (2 * torch.minimum(limit(sizes), batches)).tolist()
+    assert len(set(taken.tolist())) > 1, "clients stop at different steps"
+    other = advance(case_of(StepsBySize, {}).simulation(chunk=1, participation=1.0), 2)
+    assert_same(models(found), models(other), "chunks", 1e-9)
 
 
 def test_a_step_that_seeds_a_generator_is_refused() -> None:
