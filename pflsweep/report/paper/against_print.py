@@ -31,11 +31,11 @@ def plotted_cells(comparison: Comparison) -> dict[str, list[PlottedCell]]:
     """Return the cells that can be drawn, by the unit of their axes."""
     found: dict[str, list[PlottedCell]] = {}
     for cell in comparison.paper_cells:
-        printed, ours, unit = cell.line.value, cell.value.mean, cell.line.unit
-        column = comparison.layout.column_of(cell.line)
+        printed, ours, unit = cell.printed.value, cell.value.mean, cell.printed.unit
+        column = comparison.layout.column_of(cell.printed)
         if column is None or printed is None or not (math.isfinite(printed) and math.isfinite(ours)):
             continue
-        factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.line.metric} ({unit})")
+        factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.printed.metric} ({unit})")
         found.setdefault(name, []).append(PlottedCell(cell, column, factor * printed, factor * ours))
     return found
 
@@ -96,7 +96,7 @@ def _name(axes: Any, every: list[PlottedCell], comparison: Comparison) -> None:
     furthest: dict[int, PlottedCell] = {}
     for point in sorted(every, key=lambda point: -abs(point.ours - point.printed)):
         if not point.cell.agrees:
-            furthest.setdefault(point.cell.line.row, point)
+            furthest.setdefault(point.cell.printed.row, point)
     columns, groups = {point.column for point in every}, {point.column.group for point in every}
     room = _room(axes)
     span = axes.get_xlim()[1] - axes.get_xlim()[0]
@@ -106,7 +106,7 @@ def _name(axes: Any, every: list[PlottedCell], comparison: Comparison) -> None:
     for point in list(furthest.values())[:NAMED]:
         head = title(point.column) if len(groups) > 1 else point.column.header
         column = head if len(columns) > 1 else ""
-        text = ", ".join(filter(None, [short(comparison.layout.rows[point.cell.line.row]), column]))
+        text = ", ".join(filter(None, [short(comparison.layout.rows[point.cell.printed.row]), column]))
         at = (point.printed, point.ours)
         look = {"fontsize": 8, "ha": "center", "va": "center", "color": "#444444", "zorder": 4, "in_layout": False}
         name = axes.text(*at, text, **look)

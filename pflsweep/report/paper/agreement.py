@@ -21,17 +21,17 @@ def in_points(difference: float, unit: str) -> float | None:
     return difference / POINTS[unit] if unit in POINTS else None
 
 
-def tolerance(line: Printed, decimals: int, noise: float | None, seeds: int) -> float:
+def tolerance(printed: Printed, decimals: int, std: float | None, seeds: int) -> float:
     """Return how far our number may be from the published one and agree with it.
 
     That is 2 points, or half of the last of `decimals` where the unit is that of no accuracy; or twice the standard
-    error of the difference, where both stds are known over seeds and that is more. noise: our std over `seeds` seeds.
+    error of the difference, where both stds are known over seeds and that is more. std: our std over `seeds` seeds.
     """
-    least = NEAR * POINTS[line.unit] if line.unit in POINTS else 0.5 * 10**-decimals
-    printed = re.fullmatch(r"(?:runs|seeds)(\d+)", line.std_over)
-    if printed is None or line.std is None or noise is None:
+    least = NEAR * POINTS[printed.unit] if printed.unit in POINTS else 0.5 * 10**-decimals
+    runs = re.fullmatch(r"(?:runs|seeds)(\d+)", printed.std_over)
+    if runs is None or printed.std is None or std is None:
         return least + EPS
-    return max(least, 2 * standard_error(noise, seeds, line.std, int(printed[1]))) + EPS
+    return max(least, 2 * standard_error(std, seeds, printed.std, int(runs[1]))) + EPS
 
 
 def kendall(pairs: list[tuple[float, float]], apart: float) -> float:

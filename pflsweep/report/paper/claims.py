@@ -32,7 +32,7 @@ class Statistic(NamedTuple):
     value: float
     std: float | None
     best: bool = False  # printed bold
-    noise: float | None = None  # its std over seeds, whatever `std` is over
+    std_over_seeds: float | None = None  # its std over seeds, whatever `std` is over
     less: str = ""  # what an operand has subtracted, where it differs in a key
 
     def at(self, keys: Iterable[str]) -> tuple[str, ...]:
@@ -234,7 +234,10 @@ def _numbers(select: Select, op: dict[str, Any]) -> list[Statistic]:
     found, stat = select(op), op.get("stat", "value")
     if stat != "value":
         with_std = [(cell, cell.std) for cell in found if cell.std is not None]
-        found = [cell._replace(value=s if stat == "std" else cell.value - s, noise=None) for cell, s in with_std]
+        values = [s if stat == "std" else cell.value - s for cell, s in with_std]
+        found = [
+            cell._replace(value=value, std_over_seeds=None) for (cell, _), value in zip(with_std, values, strict=True)
+        ]
     if "take" in op:
         found = [_taken(column, op["take"]) for column in _by(COLUMN, found)]
     if "minus" in op:
@@ -247,7 +250,7 @@ def _taken(column: list[Statistic], take: str) -> Statistic:
     value = TAKE[take]([cell.value for cell in column])
     # a mean is no cell's, even if it is as large as one, and neither is a median between two
     one = None if take == "mean" else next((cell for cell in column if cell.value == value), None)
-    return one or column[0]._replace(method=take, value=value, noise=None)
+    return one or column[0]._replace(method=take, value=value, std_over_seeds=None)
 
 
 def _less(select: Select, cells: list[Statistic], op: dict[str, Any]) -> Iterator[Statistic]:
@@ -260,7 +263,7 @@ def _less(select: Select, cells: list[Statistic], op: dict[str, Any]) -> Iterato
     for a, b in _meeting(cells, subtracted, free := _free(other)):
         if not step or lists[0].index(a.method) == lists[1].index(b.method):
             less = "" if "take" in other else " ".join(b.at(key for key in KEYS if key in free))
-            yield a._replace(value=a.value - b.value, noise=_noise(a, b), less=less)
+            yield a._replace(value=a.value - b.value, std_over_seeds=_std_of_difference(a, b), less=less)
 
 
 def _pairs(select: Select, body: Body) -> Iterator[tuple[Statistic, Statistic]]:
@@ -300,8 +303,8 @@ def listed(value: Any) -> list[Any]:
 
 def _compared(margin: float, a: Statistic, b: Statistic, body: Body, column: tuple[str, ...]) -> Check:
     """Return the check of whether a exceeds b by the claim's margin, and by more than their noise besides."""
-    low, noise = body.get("margin", 0), _noise(a, b)
-    clear = None if noise is None else margin > low + noise + EPS
+    low, std = body.get("margin", 0), _std_of_difference(a, b)
+    clear = None if std is None else margin > low + std + EPS
     return Check(margin > low + (-EPS if body.get("ties") else EPS), _versus(a, b), column, clear)
 
 
@@ -319,9 +322,9 @@ def _inside(numbers: list[tuple[float, str, Statistic]], body: Body) -> Iterator
         yield Check(low - EPS <= number <= high + EPS and there, f"{said}: {number:.4g}", column)
 
 
-def _noise(a: Statistic, b: Statistic) -> float | None:
-    """Return the noise of a difference of two numbers; None if one's is not known."""
-    return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
+def _std_of_difference(a: Statistic, b: Statistic) -> float | None:
+    """Return the std over seeds of a difference of two numbers; None if one is not known."""
+    return None if a.std_over_seeds is None or b.std_over_seeds is None else hypot(a.std_over_seeds, b.std_over_seeds)
 
 
 def _name(cell: Statistic) -> str:

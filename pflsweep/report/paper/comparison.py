@@ -24,13 +24,13 @@ from pflsweep.report.stats import Interval, gain, rounded
 class Cell(NamedTuple):
     """A printed number and ours."""
 
-    line: Printed
+    printed: Printed
     metric: Metric
     trials: CellTrials
     value: Value  # in the printed unit
     rank: int  # 1: the best of its column, 2: the second; 0: neither
     against: list[CellTrials]  # of the other rows that it is measured against
-    noise: float | None  # the std over seeds of what stands there, whatever its own is over
+    std_over_seeds: float | None  # the std over seeds of what stands there, whatever its own is over
 
     @property
     def has_number(self) -> bool:
@@ -65,9 +65,9 @@ class Cell(NamedTuple):
     @property
     def difference(self) -> float | None:
         """Ours minus the printed one."""
-        if not self.has_number or self.line.value is None:
+        if not self.has_number or self.printed.value is None:
             return None
-        return 0.0 if self.value.mean == self.line.value else self.value.mean - self.line.value
+        return 0.0 if self.value.mean == self.printed.value else self.value.mean - self.printed.value
 
     @property
     def agrees(self) -> bool | None:
@@ -77,12 +77,12 @@ class Cell(NamedTuple):
     @property
     def tolerance(self) -> float:
         """The largest difference from the published number at which the cell agrees, by the rule of agreement.py."""
-        return tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
+        return tolerance(self.printed, self.metric.decimals, self.std_over_seeds, self.value.n)
 
     @property
     def points(self) -> float | None:
         """The difference from the published number in points; None if it is not an accuracy, or has no number."""
-        return None if self.difference is None else in_points(self.difference, self.line.unit)
+        return None if self.difference is None else in_points(self.difference, self.printed.unit)
 
 
 class PairedTest(NamedTuple):
@@ -118,13 +118,14 @@ class Comparison:
     def cells(self) -> dict[tuple[int, int], Cell]:
         """The cells by row and by the number of the column."""
         found = {}
-        for line in self.layout.printed:
-            column = self.layout.column_of(line)
+        for printed in self.layout.printed:
+            column = self.layout.column_of(printed)
             if column is not None:
-                metric = self.layout.metrics[line.metric]
-                place = (line.row, self.layout.columns.index(column))
-                trials = self.cell_trials(self.layout.setting_of(line), line.method)
-                found[place] = Cell(line, metric, trials, self.value(line), 0, self._against(line), self.noise(line))
+                metric = self.layout.metrics[printed.metric]
+                place = (printed.row, self.layout.columns.index(column))
+                trials = self.cell_trials(self.layout.setting_of(printed), printed.method)
+                std = self.std_over_seeds(printed)
+                found[place] = Cell(printed, metric, trials, self.value(printed), 0, self._against(printed), std)
         return self._ranked(found)
 
     def by_column(self) -> Iterator[tuple[int, Cell]]:
@@ -135,13 +136,13 @@ class Comparison:
     @cached_property
     def own_rows(self) -> set[int]:
         """The rows that the published table does not have: a user's own methods."""
-        printed = {line.row for line in self.layout.printed if line.text}
-        return set(self.layout.rows) - printed if self.layout.in_print else set()
+        there = {printed.row for printed in self.layout.printed if printed.text}
+        return set(self.layout.rows) - there if self.layout.in_print else set()
 
     @property
     def paper_cells(self) -> list[Cell]:
         """The cells of the paper's rows."""
-        return [cell for cell in self.cells.values() if cell.line.row not in self.own_rows]
+        return [cell for cell in self.cells.values() if cell.printed.row not in self.own_rows]
 
     @property
     def complete(self) -> int:
@@ -193,82 +194,83 @@ class Comparison:
             {seed for (name, _), trials in self._cell_trials.items() if name == setting for seed in trials.seeds}
         )
 
-    def _against(self, line: Printed) -> list[CellTrials]:
+    def _against(self, printed: Printed) -> list[CellTrials]:
         """Return the trials of the other rows that a number is measured against."""
-        metric = self.layout.metrics[line.metric]
+        metric = self.layout.metrics[printed.metric]
         if metric.relative == "slowest":
-            methods = [row.method for row in self._rivals(line)]
+            methods = [row.method for row in self._rivals(printed)]
         else:
-            plain = line.method.removesuffix(metric.minus) if metric.minus else ""
+            plain = printed.method.removesuffix(metric.minus) if metric.minus else ""
             methods = [metric.relative, metric.options.get("baseline", ""), plain]
-        setting = self.layout.setting_of(line)
-        return [self.cell_trials(setting, each) for each in methods if each not in ("", line.method)]
+        setting = self.layout.setting_of(printed)
+        return [self.cell_trials(setting, each) for each in methods if each not in ("", printed.method)]
 
-    def _rivals(self, line: Printed) -> list[Printed]:
+    def _rivals(self, printed: Printed) -> list[Printed]:
         """Return the paper's rows of which the slowest is looked for."""
-        same = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+        place = (printed.setting, printed.metric)
+        same = [each for each in self.layout.printed if (each.setting, each.metric) == place]
         return [each for each in same if each.row not in self.own_rows]
 
-    def value(self, line: Printed) -> Value:
+    def value(self, printed: Printed) -> Value:
         """Return our number for a printed one, in its unit."""
-        metric = self.layout.metrics[line.metric]
-        factor = _factor(metric, line)
+        metric = self.layout.metrics[printed.metric]
+        factor = _factor(metric, printed)
         if metric.relative:
-            return self._relative(metric, line)
-        own = self._gain(metric, line) if metric.minus else self._plain(metric, line, line.method)
+            return self._relative(metric, printed)
+        own = self._gain(metric, printed) if metric.minus else self._plain(metric, printed, printed.method)
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
-    def noise(self, line: Printed) -> float | None:
+    def std_over_seeds(self, printed: Printed) -> float | None:
         """Return the std over seeds of our number for a printed one, whatever the shown std is over; None if the
         number is measured against another row.
         """
-        return metrics.mean_over_seeds(list(self.by_seed(line).values())).std
+        return metrics.mean_over_seeds(list(self.by_seed(printed).values())).std
 
-    def by_seed(self, line: Printed) -> dict[int, float]:
+    def by_seed(self, printed: Printed) -> dict[int, float]:
         """Return our number for a printed one, of each seed alone; empty if it is measured against another row."""
-        metric = self.layout.metrics[line.metric]
+        metric = self.layout.metrics[printed.metric]
         if metric.relative or metric.minus:
             return {}
-        values = self._by_seed(metric, line, line.method)
-        return {seed: _factor(metric, line) * value for seed, value in values.items()}
+        values = self._by_seed(metric, printed, printed.method)
+        return {seed: _factor(metric, printed) * value for seed, value in values.items()}
 
-    def _gain(self, metric: Metric, line: Printed) -> Value:
+    def _gain(self, metric: Metric, printed: Printed) -> Value:
         """Return how far a row is above the row without the suffix of its name, over the seeds that both have."""
-        mine, theirs, seeds = self._both(metric, line, line.method.removesuffix(metric.minus))
+        mine, theirs, seeds = self._both(metric, printed, printed.method.removesuffix(metric.minus))
         return Value(mine - theirs, None, seeds)
 
-    def _both(self, metric: Metric, line: Printed, other: str) -> tuple[float, float, int]:
+    def _both(self, metric: Metric, printed: Printed, other: str) -> tuple[float, float, int]:
         """Return the means of a row and of another one over the seeds that both have, and how many these are."""
-        pair = [self._by_seed(metric, line, method) for method in (line.method, other)]
+        pair = [self._by_seed(metric, printed, method) for method in (printed.method, other)]
         seeds = [seed for seed in pair[0] if seed in pair[1]]
         mine, theirs = (metrics.mean_over_seeds([by_seed[seed] for seed in seeds]).mean for by_seed in pair)
         return mine, theirs, len(seeds)
 
-    def _relative(self, metric: Metric, line: Printed) -> Value:
+    def _relative(self, metric: Metric, printed: Printed) -> Value:
         """Return a number relative to another row's, over the seeds that both have, or that of the column's slowest row
         relative to it, where every row has its number.
         """
-        factor = metric.times * (100 if line.unit == "percent" else 1)
+        factor = metric.times * (100 if printed.unit == "percent" else 1)
         if metric.relative != "slowest":
-            mine, theirs, seeds = self._both(metric, line, metric.relative)
+            mine, theirs, seeds = self._both(metric, printed, metric.relative)
             return Value(factor * _ratio(mine, theirs), None, seeds)
-        own = self._plain(metric, line, line.method)
-        numbers = [self._plain(metric, line, row.method).mean for row in self._rivals(line)]
+        own = self._plain(metric, printed, printed.method)
+        numbers = [self._plain(metric, printed, row.method).mean for row in self._rivals(printed)]
         there = [number for number in numbers if math.isfinite(number)]
         slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
         return Value(factor * _ratio(slowest, own.mean), None, own.n)
 
-    def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
+    def _plain(self, metric: Metric, printed: Printed, method: str) -> Value:
         """Return a quantity over seeds or clients, before it is related to others."""
         if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
-            trials = self.cell_trials(self.layout.setting_of(line), method)
-            return metrics.mean_over_clients(list(self._by_client(metric, line, trials).values()))
-        value = metrics.mean_over_seeds(list(self._by_seed(metric, line, method).values()))
+            trials = self.cell_trials(self.layout.setting_of(printed), method)
+            return metrics.mean_over_clients(list(self._by_client(metric, printed, trials).values()))
+        value = metrics.mean_over_seeds(list(self._by_seed(metric, printed, method).values()))
         return value if metric.over == "seeds" else value._replace(std=None)
 
-    def _by_seed(self, metric: Metric, line: Printed, method: str) -> dict[int, float]:
+    def _by_seed(self, metric: Metric, printed: Printed, method: str) -> dict[int, float]:
         """Return a quantity of each seed."""
-        trials = self.cell_trials(self.layout.setting_of(line), method)
+        trials = self.cell_trials(self.layout.setting_of(printed), method)
         if metric.quantity in metrics.NUMBERS:
             quantity, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
             return {seed: quantity(trial, own) for seed, trial in trials.finished.items()}
@@ -276,22 +278,22 @@ class Comparison:
             view, options = self.layout.view(metric, method), self._options(metric, trials.method)
             return {s: metrics.accuracy_by_samples(trial, options, view) for s, trial in trials.finished.items()}
         take = "min" if metric.options.get("take") == "min" else "mean"
-        return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, trials).items()}
+        return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, printed, trials).items()}
 
     def by_client(self, cell: Cell) -> list[pd.Series]:
         """Return the clients' numbers of which a cell is the mean, a series per seed."""
-        return list(self._by_client(cell.metric, cell.line, cell.trials).values())
+        return list(self._by_client(cell.metric, cell.printed, cell.trials).values())
 
     def _options(self, metric: Metric, method: str) -> dict[str, Any]:
         """Return a metric's options as a method's rows have them."""
         rounds = self.layout.rounds
         return {**metric.options, **({"round": rounds[method]} if method in rounds else {})}
 
-    def _by_client(self, metric: Metric, line: Printed, trials: CellTrials) -> dict[int, pd.Series]:
+    def _by_client(self, metric: Metric, printed: Printed, trials: CellTrials) -> dict[int, pd.Series]:
         """Return accuracies or gains by client, for each seed that has them."""
         options = self._options(metric, trials.method)
         if options.get("group") == "setting":
-            options["group"] = line.setting.partition("=")[2]
+            options["group"] = printed.setting.partition("=")[2]
 
         def accuracy(trial: FinishedTrial, method: str) -> pd.Series:
             view = self.layout.view(metric, method)
@@ -313,7 +315,7 @@ class Comparison:
         equal.
         """
         ranked = dict(found)
-        for places in self._lines(found):
+        for places in self._compared_places(found):
             if found[places[0]].metric.best != "none":
                 sign = -1 if found[places[0]].metric.best == "low" else 1
                 known = [p for p in places if not math.isnan(found[p].value.mean)]
@@ -329,7 +331,7 @@ class Comparison:
                         ranked[place] = found[place]._replace(rank=1 + top.index(number))
         return ranked
 
-    def _lines(self, found: dict[tuple[int, int], Cell]) -> list[list[tuple[int, int]]]:
+    def _compared_places(self, found: dict[tuple[int, int], Cell]) -> list[list[tuple[int, int]]]:
         """Return the places that are compared with each other."""
         along = 1 if self.layout.compare == "columns" else 0
         places = sorted(found, key=lambda place: place[along])
@@ -337,11 +339,11 @@ class Comparison:
 
     def taus(self) -> Iterator[Tau]:
         """Yield Kendall's tau of each column or row with at least three numbers to compare."""
-        for places in self._lines(self.cells):
-            fillable = [m for p in places if (m := self.cells[p]).line.value is not None and not m.unfillable]
-            pairs = [(m.value.mean, m.line.value) for m in fillable if m.has_number and m.line.value is not None]
+        for places in self._compared_places(self.cells):
+            fillable = [m for p in places if (m := self.cells[p]).printed.value is not None and not m.unfillable]
+            pairs = [(m.value.mean, m.printed.value) for m in fillable if m.has_number and m.printed.value is not None]
             if len(pairs) > 2:
-                tau = kendall(pairs, POINTS.get(fillable[0].line.unit, 0.0))
+                tau = kendall(pairs, POINTS.get(fillable[0].printed.unit, 0.0))
                 yield Tau(self._line_name(places[0]), tau, len(pairs), len(fillable))
 
     def _line_name(self, place: tuple[int, int]) -> str:
@@ -353,7 +355,9 @@ class Comparison:
         columns.
         """
         cells = [
-            layout.statistic_of(self.layout, cell.line, cell.value.mean, cell.value.std, noise=cell.noise)
+            layout.statistic_of(
+                self.layout, cell.printed, cell.value.mean, cell.value.std, std_over_seeds=cell.std_over_seeds
+            )
             for cell in self.paper_cells
             if cell.complete
         ]
@@ -381,7 +385,7 @@ class Comparison:
             )
             if cell.has_number and cell.metric.quantity == "accuracy" and not elsewhere:
                 view = self.layout.view(cell.metric, cell.trials.method)
-                trials, factor = cell.trials.finished.values(), _factor(cell.metric, cell.line)
+                trials, factor = cell.trials.finished.values(), _factor(cell.metric, cell.printed)
                 found = [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
                 yield column, cell, metrics.mean_over_seeds(found)
 
@@ -389,18 +393,19 @@ class Comparison:
         """Yield the paper's method against each other one, where accuracies are the clients' own."""
         for column, cell in self.by_column():
             own = self.cell_trials(cell.trials.setting, self.layout.own)
-            clients = cell.metric.of_clients and not cell.metric.minus and not cell.line.setting.endswith("=mean")
+            clients = cell.metric.of_clients and not cell.metric.minus and not cell.printed.setting.endswith("=mean")
             if clients and cell.trials.method != self.layout.own:
-                theirs, ours = (self._by_client(cell.metric, cell.line, trials) for trials in (cell.trials, own))
+                theirs, ours = (self._by_client(cell.metric, cell.printed, trials) for trials in (cell.trials, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
                     mean = gain([each.to_numpy(dtype=float) for each in pairs])
-                    yield PairedTest(column, cell.line.method, mean, [_wilcoxon(differences) for differences in pairs])
+                    tests = [_wilcoxon(differences) for differences in pairs]
+                    yield PairedTest(column, cell.printed.method, mean, tests)
 
 
-def _factor(metric: Metric, line: Printed) -> float:
+def _factor(metric: Metric, printed: Printed) -> float:
     """Return the factor from a quantity to the printed unit."""
-    return metric.times * (100 if line.unit == "percent" and metric.quantity in metrics.SHARES else 1)
+    return metric.times * (100 if printed.unit == "percent" and metric.quantity in metrics.SHARES else 1)
 
 
 def _ratio(number: float, base: float) -> float:

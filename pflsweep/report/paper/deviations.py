@@ -68,19 +68,19 @@ def _settings_stated(
 ) -> Iterator[tuple[published.Printed, dict[str, str], list[dict[str, Any]]]]:
     """Yield a cell, what the paper states, and the configs of our trials, for each setting that has both."""
     said = _stated_settings(comparison.layout)
-    for line in {(p.dataset, p.model, p.setting): p for p in comparison.layout.printed}.values():
-        theirs = next((lines for where, lines in said.items() if _is_about(line, where)), None)
-        configs = list(_configs(comparison, comparison.layout.setting_of(line)).values())
+    for printed in {(p.dataset, p.model, p.setting): p for p in comparison.layout.printed}.values():
+        theirs = next((lines for where, lines in said.items() if _is_about(printed, where)), None)
+        configs = list(_configs(comparison, comparison.layout.setting_of(printed)).values())
         if theirs is not None and configs:
-            yield line, theirs, configs
+            yield printed, theirs, configs
 
 
 def _stated(comparison: Comparison) -> list[str]:
     differs: dict[str, list[str]] = defaultdict(list)
     unsaid: dict[str, set[str]] = defaultdict(set)
     said = _stated_settings(comparison.layout)
-    for line, theirs, configs in _settings_stated(comparison):
-        where = inline(f"{line.dataset} {line.setting}")
+    for printed, theirs, configs in _settings_stated(comparison):
+        where = inline(f"{printed.dataset} {printed.setting}")
         for name, key in KEYS.items():
             ours = sorted({inline(as_override(config[key])) for config in configs if key in config})
             if _number(theirs[name]) is None:
@@ -88,9 +88,9 @@ def _stated(comparison: Comparison) -> list[str]:
             elif any(_number(each) != _number(theirs[name]) for each in ours):
                 differs[f"{name}: stated {theirs[name]}, here {', '.join(ours)}"].append(where)
         for difference in (
-            *_data(line, theirs, configs),
-            *_classes(comparison, theirs, line),
-            *_seeds(comparison, theirs, line),
+            *_data(printed, theirs, configs),
+            *_classes(comparison, theirs, printed),
+            *_seeds(comparison, theirs, printed),
         ):
             differs[difference].append(where)
     found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
@@ -107,10 +107,10 @@ def _stated_settings(table: layout.Layout) -> dict[tuple[str, str, str], dict[st
     return next((said for each in tables if (said := published.stated(table.paper, each))), {})
 
 
-def _is_about(line: published.Printed, where: tuple[str, str, str]) -> bool:
-    """Return whether something is said of this line's dataset, model and setting; lines of our own name no model."""
+def _is_about(printed: published.Printed, where: tuple[str, str, str]) -> bool:
+    """Return whether a statement is about a number's dataset, model and setting. Rows of our own name no model."""
     dataset, model, setting = where
-    return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
+    return (printed.dataset, printed.setting) == (dataset, setting) and printed.model in ("", model)
 
 
 def _given(comparison: Comparison) -> list[str]:
@@ -183,7 +183,7 @@ def _rounded(comparison: Comparison) -> list[str]:
 
 
 def _settings(comparison: Comparison) -> list[str]:
-    return list(dict.fromkeys(comparison.layout.setting_of(line) for line in comparison.layout.printed))
+    return list(dict.fromkeys(comparison.layout.setting_of(printed) for printed in comparison.layout.printed))
 
 
 def _groups(comparison: Comparison, setting: str) -> dict[str, dict[str, Any]]:
@@ -202,19 +202,19 @@ def _configs(comparison: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
+def _data(printed: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
     """Return how dataset, its size, model and partition differ from what is stated."""
     found = []
-    model = MODELS.get(line.model, (line.model,) if line.model else ())  # lines of our own name no model
-    for what, printed, same, key in (
-        ("dataset", line.dataset, (line.dataset,), "dataset.name"),
-        ("model", line.model, model, "model"),
+    model = MODELS.get(printed.model, (printed.model,) if printed.model else ())  # rows of our own name no model
+    for what, said, same, key in (
+        ("dataset", printed.dataset, (printed.dataset,), "dataset.name"),
+        ("model", printed.model, model, "model"),
         ("partition", theirs["partition"], _kinds(theirs["partition"]), "partition"),
     ):
         ours = {str(config[key]) for config in configs if key in config}
         others = sorted(name for name in ours if _plain(name) not in map(_plain, same))
         if same and others:
-            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, others))}")
+            found.append(f"{what}: {said} in the paper, here {', '.join(map(inline, others))}")
     limits = {config["data.limit"] for config in configs if config.get("data.limit")}
     found += [f"data: only {inline(limit)} rows of the dataset" for limit in sorted(limits)]
     for like, key in PARTITIONS.items():
@@ -227,18 +227,18 @@ def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[st
     return found
 
 
-def _classes(comparison: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
+def _classes(comparison: Comparison, theirs: dict[str, str], printed: published.Printed) -> list[str]:
     """Return that clients have fewer classes than is stated, where they do: a class may be dealt to a client twice."""
-    stated, trials = _named(CLASSES, theirs["partition"]), comparison.trials_of(comparison.layout.setting_of(line))
+    stated, trials = _named(CLASSES, theirs["partition"]), comparison.trials_of(comparison.layout.setting_of(printed))
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
     if stated is None or least >= stated:
         return []
     return [f"partition: stated {theirs['partition']}, here some clients have {inline(least)}, dealt more than once"]
 
 
-def _seeds(comparison: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
+def _seeds(comparison: Comparison, theirs: dict[str, str], printed: published.Printed) -> list[str]:
     """Return how many seeds the rows of a setting have, if some have others than the stated number."""
-    stated, setting = _number(theirs["runs"]), comparison.layout.setting_of(line)
+    stated, setting = _number(theirs["runs"]), comparison.layout.setting_of(printed)
     ours = {len(trials.finished) for trials in comparison.trials_by_cell if trials.setting == setting} - {0}
     if stated is None or ours <= {stated}:
         return []

@@ -39,12 +39,12 @@ class Shift(NamedTuple):
     @property
     def points(self) -> float:
         """The move of the cell by the change, in points."""
-        return in_points(self.after - self.before, self.base.line.unit) or 0.0
+        return in_points(self.after - self.before, self.base.printed.unit) or 0.0
 
     @property
     def closes(self) -> float:
         """The part of the gap to the published number that the change closes; NaN if there is none."""
-        printed = self.base.line.value
+        printed = self.base.printed.value
         if printed is None or self.agrees:
             return math.nan
         return (self.after - self.before) / (printed - self.before)
@@ -52,7 +52,7 @@ class Shift(NamedTuple):
     @property
     def agrees(self) -> bool:
         """True if the cell agrees with the published number without the change, in the seeds that both have."""
-        printed = self.base.line.value
+        printed = self.base.printed.value
         return printed is not None and abs(self.before - printed) <= self.tolerance
 
     @property
@@ -69,7 +69,7 @@ class Shift(NamedTuple):
     @property
     def loses(self) -> bool:
         """True if the cell agrees with the published number without the change and not with it."""
-        printed = self.base.line.value
+        printed = self.base.printed.value
         return printed is not None and self.agrees and abs(self.after - printed) > self.tolerance
 
 
@@ -90,7 +90,7 @@ class Effect(NamedTuple):
     @property
     def chosen(self) -> list[tuple[str, str]]:
         """Return each method with what a search of it chose otherwise than without the change, as text."""
-        found = ((shift.base.line.method, shift.chosen) for shift in self.shifts if shift.chosen)
+        found = ((shift.base.printed.method, shift.chosen) for shift in self.shifts if shift.chosen)
         return list(dict.fromkeys(found))
 
     @property
@@ -136,17 +136,17 @@ def _effect(change: Change, scale: str, compared: Callable[[str, str], Compariso
 def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[Shift]:
     """Yield each accuracy of the paper's rows that both have, but where both are of the same trials and the same."""
     for cell in base.paper_cells:
-        before, after = base.by_seed(cell.line), changed.by_seed(cell.line)
+        before, after = base.by_seed(cell.printed), changed.by_seed(cell.printed)
         common = sorted(before.keys() & after.keys())
-        if not common or in_points(0.0, cell.line.unit) is None:
+        if not common or in_points(0.0, cell.printed.unit) is None:
             continue
         mean, moved = (fmean(values[seed] for seed in common) for values in (before, after))
         other = changed.cell_trials(cell.trials.setting, cell.trials.method)
         same = all(cell.trials.finished[seed].identity == other.finished[seed].identity for seed in common)
         if not (same and mean == moved) and math.isfinite(moved - mean):
-            predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
-            noise = mean_over_seeds([before[seed] for seed in common]).std
-            near = tolerance(cell.line, cell.metric.decimals, noise, len(common))
+            predicted = change.expected.get(cell.printed.method, {}).get(cell.printed.metric, "")
+            std = mean_over_seeds([before[seed] for seed in common]).std
+            near = tolerance(cell.printed, cell.metric.decimals, std, len(common))
             yield Shift(cell, mean, moved, near, len(common), predicted, _chosen(cell.trials, other))
 
 

@@ -22,13 +22,13 @@ def as_csv(readings: dict[str, Comparison]) -> str:
     writer.writerow([*PRINTED, *NUMBERS, *OURS, *BEHIND])
     for reading, comparison in readings.items():
         for cell in comparison.cells.values():
-            line, value = cell.line, cell.value
+            printed, value = cell.printed, cell.value
             writer.writerow([
-                comparison.layout.paper, comparison.layout.table, line.row, line.method, line.label,
-                line.dataset, line.model, line.setting, line.metric,
-                _number(value.mean) if cell.has_number else "", _number(value.std), line.unit,
+                comparison.layout.paper, comparison.layout.table, printed.row, printed.method, printed.label,
+                printed.dataset, printed.model, printed.setting, printed.metric,
+                _number(value.mean) if cell.has_number else "", _number(value.std), printed.unit,
                 _word(cell.rank == 1) if cell.has_number else "", _over(cell), reading, cell.trials.algorithm,
-                line.text, line.std_text, _number(cell.difference), _word(cell.agrees),
+                printed.text, printed.std_text, _number(cell.difference), _word(cell.agrees),
                 len(cell.trials.finished), len(cell.trials.seeds), _word(cell.trials.partial),
             ])  # fmt: skip
     return file.getvalue()

@@ -107,7 +107,7 @@ def curves(comparison: Comparison) -> Iterator[Picture]:
             for each in methods:
                 trials, column = list(each.trials.finished.values()), _scored(comparison, each)
                 if all(column in trial.rounds for trial in trials):  # else the method has no such model
-                    found[each.line.method] = _by_round(trials, column, labels[each.line.method])
+                    found[each.printed.method] = _by_round(trials, column, labels[each.printed.method])
             order = sorted(found, key=lambda method: -found[method].mean[-1])
             looks = lines.line_styles(order, own)
             drawn.append(looks)
@@ -150,8 +150,8 @@ def _panel(cell: Cell) -> tuple[str, ...]:
 
 def _head(comparison: Comparison, cell: Cell) -> str:
     """Return a panel's title: its setting, and the column where others of the setting are of other accuracies."""
-    setting, column = cell.trials.setting, comparison.layout.column_of(cell.line)
-    several = {each.line.metric for each in comparison.cells.values() if each.trials.setting == setting}
+    setting, column = cell.trials.setting, comparison.layout.column_of(cell.printed)
+    several = {each.printed.metric for each in comparison.cells.values() if each.trials.setting == setting}
     if column is None or len(several) == 1 or cell.metric.quantity != "accuracy":
         return setting
     return f"{setting}, {column.header}"
@@ -175,7 +175,7 @@ def _scored(comparison: Comparison, cell: Cell) -> str:
     """Return the column of the rounds that a cell's metric is of."""
     if cell.metric.quantity != "accuracy":
         return "personal_accuracy"
-    view = comparison.layout.view(cell.metric, cell.line.method)
+    view = comparison.layout.view(cell.metric, cell.printed.method)
     target = cell.metric.options.get("target", "own")
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 
@@ -197,7 +197,7 @@ def new_clients(comparison: Comparison) -> Iterator[Picture]:
         for each in methods:
             seeds = [curve for trial in each.trials.finished.values() if len(curve := new_clients_accuracy(trial))]
             if seeds:
-                made.append(mean_curve(each.line.label, seeds))
+                made.append(mean_curve(each.printed.label, seeds))
         if made:
             picture = figures.accuracy(made, f"New clients, {setting}", by="epoch")
             shows = f"accuracy of new clients by epoch of fine-tuning, {setting}"
@@ -207,9 +207,9 @@ def new_clients(comparison: Comparison) -> Iterator[Picture]:
 def privacy(comparison: Comparison) -> Iterator[Picture]:
     """Draw accuracy against epsilon, one line per method; what trains without noise is a dashed line."""
     spent = {
-        place: cell for place, cell in comparison.cells.items() if cell.line.metric == "epsilon" and cell.has_number
+        place: cell for place, cell in comparison.cells.items() if cell.printed.metric == "epsilon" and cell.has_number
     }
-    datasets = list(dict.fromkeys(cell.line.dataset for cell in spent.values()))
+    datasets = list(dict.fromkeys(cell.printed.dataset for cell in spent.values()))
     if not datasets:
         return
     labels = _labels(comparison)
@@ -220,12 +220,14 @@ def privacy(comparison: Comparison) -> Iterator[Picture]:
             points: dict[str, list[tuple[float, float]]] = {}
             for (row, _), each in spent.items():
                 pair = [
-                    m for (r, _), m in comparison.cells.items() if r == row and m.line.metric == "acc" and m.has_number
+                    m
+                    for (r, _), m in comparison.cells.items()
+                    if r == row and m.printed.metric == "acc" and m.has_number
                 ]
-                own = [m for m in pair if m.line.dataset == dataset == each.line.dataset]
-                own = [m for m in own if m.line.setting == each.line.setting]
+                own = [m for m in pair if m.printed.dataset == dataset == each.printed.dataset]
+                own = [m for m in own if m.printed.setting == each.printed.setting]
                 for accuracy in own:
-                    points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
+                    points.setdefault(each.printed.method, []).append((each.value.mean, accuracy.value.mean))
             order = sorted(points, key=lambda method: -max(accuracy for _, accuracy in points[method]))
             ends.append([])
             shown.append(looks := lines.line_styles(order, _own(comparison)))
@@ -253,7 +255,7 @@ def gains(comparison: Comparison) -> Iterator[Picture]:
         there = [cell for (_, c), cell in sorted(comparison.cells.items()) if c == number and cell.has_number]
         if there and baseline is not None:
             by_method = {
-                labels[cell.line.method]: [each.to_numpy() for each in comparison.by_client(cell)] for cell in there
+                labels[cell.printed.method]: [each.to_numpy() for each in comparison.by_client(cell)] for cell in there
             }
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, labels.get(baseline, baseline), order, head)
@@ -279,7 +281,7 @@ def by_row(comparison: Comparison) -> Iterator[Picture]:
     with style.figure(5.2, 3.4) as (made, axes):
         for look, (setting, cells) in zip(style.series_styles(), settings.items(), strict=False):
             means, stds = [cell.value.mean for cell in cells], [cell.value.std or 0.0 for cell in cells]
-            labels = [cell.line.label for cell in cells]
+            labels = [cell.printed.label for cell in cells]
             axes.errorbar(labels, means, stds, capsize=3, label=setting, gid=f"by row {setting}", **look)
         axes.set(xlabel="row of the table", ylabel="mean accuracy over clients (%)")
         axes.legend()

@@ -77,7 +77,7 @@ class Layout(NamedTuple):
     @property
     def in_print(self) -> bool:
         """True if numbers of the table are printed."""
-        return any(line.text for line in self.printed)
+        return any(printed.text for printed in self.printed)
 
     @property
     def whose(self) -> str:
@@ -92,25 +92,25 @@ class Layout(NamedTuple):
     def rows(self) -> dict[int, str]:
         """The label of each row by its number, with what its setting differs in from those of other rows."""
         labels: dict[int, str] = {}
-        for line in self.printed:
-            column = self.column_of(line)
+        for printed in self.printed:
+            column = self.column_of(printed)
             star = column.setting.split(";") if column is not None else []
-            own = [part for part, like in zip(line.setting.split(";"), star, strict=False) if "*" in like]
-            labels.setdefault(line.row, " ".join([line.label, *(f"({part})" for part in own)]))
+            own = [part for part, like in zip(printed.setting.split(";"), star, strict=False) if "*" in like]
+            labels.setdefault(printed.row, " ".join([printed.label, *(f"({part})" for part in own)]))
         return labels
 
     @property
     def labels(self) -> dict[str, str]:
         """The label with which a method's rows begin, by method."""
-        return {line.method: line.label for line in self.printed}
+        return {printed.method: printed.label for printed in self.printed}
 
-    def column_of(self, line: Printed) -> Column | None:
+    def column_of(self, printed: Printed) -> Column | None:
         """Return the column in which a printed number stands; None for one that has no column of its own."""
         known = {column.metric for column in self.columns}
         for column in self.columns:
-            same = (column.dataset, column.model, column.variant) == (line.dataset, line.model, line.variant)
-            metric = column.metric == line.metric or line.metric not in known
-            if line.metric in self.metrics and same and metric and matches_column(line.setting, column.setting):
+            same = (column.dataset, column.model, column.variant) == (printed.dataset, printed.model, printed.variant)
+            metric = column.metric == printed.metric or printed.metric not in known
+            if printed.metric in self.metrics and same and metric and matches_column(printed.setting, column.setting):
                 return column
         return None
 
@@ -118,13 +118,13 @@ class Layout(NamedTuple):
         """Return whose models of a method a metric is of."""
         return str(metric.options.get("view") or self.views.get(method, "personal"))
 
-    def setting_of(self, line: Printed) -> str:
+    def setting_of(self, printed: Printed) -> str:
         """Return the sweep's setting whose trials make a number."""
-        metric = self.metrics.get(line.metric)
+        metric = self.metrics.get(printed.metric)
         if metric is not None and metric.setting:
             return metric.setting
-        place = f"{line.dataset}/{line.setting}" if line.setting else line.dataset
-        name = f"{place}/{line.model}"
+        place = f"{printed.dataset}/{printed.setting}" if printed.setting else printed.dataset
+        name = f"{place}/{printed.model}"
         found = (to for like, to in self.settings.items() if name == like or fnmatchcase(name, like))
         return next(found, place)
 
@@ -146,7 +146,7 @@ def with_own(layout: Layout, cells: list[tuple[str, str]]) -> Layout:
     if not layout.in_print and layout.page != LEADERBOARD:
         return layout
     every = of_paper(layout.paper)
-    known = {line.method for each in (layout, *every) if each is layout or each.in_print for line in each.printed}
+    known = {printed.method for each in (layout, *every) if each is layout or each.in_print for printed in each.printed}
     lines, row = list(layout.printed), max(layout.rows)
     for method in dict.fromkeys(method for _, method in cells if method not in known):
         row += 1
@@ -163,10 +163,10 @@ def _line_of_each_column(layout: Layout) -> list[Printed]:
     settings.
     """
     found: dict[Column, Printed] = {}
-    for line in layout.printed:
-        column = layout.column_of(line)
+    for printed in layout.printed:
+        column = layout.column_of(printed)
         if column is not None and not column.variant and "*" not in column.setting:
-            found.setdefault(column, line)
+            found.setdefault(column, printed)
     return list(found.values())
 
 
@@ -201,18 +201,18 @@ def read(name: str) -> Layout:
             )
     stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))
     if not stem:
-        table, columns, printed = _unprinted(own, metrics, file)
+        table, columns, numbers = _unprinted(own, metrics, file)
     else:
-        table, columns, printed = _in_print(stem, name.partition("/")[0], file)
-        for line in printed:
-            if line.metric not in metrics and line.metric not in beside:
+        table, columns, numbers = _in_print(stem, name.partition("/")[0], file)
+        for printed in numbers:
+            if printed.metric not in metrics and printed.metric not in beside:
                 raise UserError(
-                    f"{file}: {stem}.csv has the metric '{line.metric}': say under `metrics` how it comes about."
-                    f"{nearest(line.metric, list(metrics))}"
+                    f"{file}: {stem}.csv has the metric '{printed.metric}': say under `metrics` how it comes about."
+                    f"{nearest(printed.metric, list(metrics))}"
                 )
-    found = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+    found = Layout(name=name, table=table, metrics=metrics, columns=columns, printed=numbers, **content)
     check_names(found, beside, file)
-    check_units(found, published.places(stem) if stem else [f"{file}: metrics.{line.metric}" for line in printed])
+    check_units(found, published.places(stem) if stem else [f"{file}: metrics.{printed.metric}" for printed in numbers])
     if stem:
         check_places(found, stem)
     return found
@@ -349,20 +349,27 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
 
 
 def statistic_of(
-    layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
+    layout: Layout,
+    printed: Printed,
+    value: float,
+    std: float | None,
+    best: bool = False,
+    std_over_seeds: float | None = None,
 ) -> Statistic:
-    """Return a number, printed or ours, as claims see it. noise: its std over seeds."""
-    key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
-    return Statistic(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
+    """Return a number, printed or ours, as claims see it. std_over_seeds: its std over seeds."""
+    key = dict(zip(KEYS, (layout.table, *printed.key), strict=True))
+    return Statistic(paper=layout.paper, **key, value=value, std=std, best=best, std_over_seeds=std_over_seeds)
 
 
 def printed_statistics(paper: str) -> list[Statistic]:
     """Return all that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
     cells = []
     for layout in of_paper(paper):
-        for line in layout.printed:
-            if line.value is not None:
-                cells.append(statistic_of(layout, line, line.value, line.std, line.best, line.noise))
+        for printed in layout.printed:
+            if printed.value is not None:
+                cells.append(
+                    statistic_of(layout, printed, printed.value, printed.std, printed.best, printed.std_over_seeds)
+                )
         cells += heads(layout)
     return cells
 

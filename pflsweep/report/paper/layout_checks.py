@@ -28,7 +28,7 @@ def check_cells(layout: "Layout", cells: set[tuple[str, str]]) -> None:
     settings, methods = sorted({setting for setting, _ in cells}), sorted({method for _, method in cells})
     if not layout.in_print:
         require_allowed(f"own_table.rows, of rows of {sweeps},", list(layout.labels), methods, where)
-        placed = [layout.setting_of(line) for line in layout.printed]
+        placed = [layout.setting_of(printed) for printed in layout.printed]
         require_allowed(f"own_table.columns, of settings of {sweeps},", placed, settings, where)
     require_allowed("settings", list(layout.settings.values()), settings, where)
     rows = list(dict.fromkeys([*layout.labels, *methods]))
@@ -59,7 +59,7 @@ def check_names(layout: "Layout", beside: list[str], file: Path) -> None:
     for key, by_row, allowed in (("views", layout.views, "view"), ("rounds", layout.rounds, "round")):
         for row, value in by_row.items():
             require_one_of(f"{key}.{row}", value, OPTION_VALUES[allowed], file)
-    require_allowed("beside", beside, list(dict.fromkeys(line.metric for line in layout.printed)), file)
+    require_allowed("beside", beside, list(dict.fromkeys(printed.metric for printed in layout.printed)), file)
     for note in layout.notes:
         if note not in (known := published.notes()):
             raise UserError(
@@ -71,39 +71,41 @@ def check_units(layout: "Layout", places: list[str]) -> None:
     """Raise UserError on a unit by which a number would be scaled or compared wrongly. places: of the cells."""
     from pflsweep.report.paper.metrics import SHARES
 
-    for line, place in zip(layout.printed, places, strict=True):
-        metric = layout.metrics.get(line.metric)
+    for printed, place in zip(layout.printed, places, strict=True):
+        metric = layout.metrics.get(printed.metric)
         share = metric is not None and metric.quantity in SHARES
         # Another quantity's unit is a word of the paper's own, unless it looks like one of these
-        like = line.unit.lower().startswith(("%", "pct", "per", "frac"))
-        if line.unit not in POINTS and (share or like or not line.unit):
+        like = printed.unit.lower().startswith(("%", "pct", "per", "frac"))
+        if printed.unit not in POINTS and (share or like or not printed.unit):
             raise UserError(
-                f"{place}: the unit is '{line.unit}': an accuracy is in {' or '.join(POINTS)} (72.5 or 0.725), another "
-                "number in a word such as min or rounds."
+                f"{place}: the unit is '{printed.unit}': an accuracy is in {' or '.join(POINTS)} (72.5 or 0.725), "
+                "another number in a word such as min or rounds."
             )
 
 
 def check_places(layout: "Layout", stem: str) -> None:
     """Raise UserError unless each printed number has a column, and a cell of its own, and each column has numbers."""
     seen: dict[Any, str] = {}
-    for line, place in zip(layout.printed, published.places(stem), strict=True):
-        if line.metric not in layout.metrics:
+    for printed, place in zip(layout.printed, published.places(stem), strict=True):
+        if printed.metric not in layout.metrics:
             continue  # it stands beside the table
-        column = layout.column_of(line)
+        column = layout.column_of(printed)
         if column is None:
-            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(layout, line)}")
-        if line.label != (label := layout.printed[[each.row for each in layout.printed].index(line.row)].label):
-            raise UserError(f"{place}: row {line.row} is '{line.label}' here and '{label}' before. One is mistaken.")
-        for key in (line.key, (line.row, column)):
+            raise UserError(f"{place}: columns.csv has no column for it: {_why_no_column(layout, printed)}")
+        if printed.label != (label := layout.printed[[each.row for each in layout.printed].index(printed.row)].label):
+            raise UserError(
+                f"{place}: row {printed.row} is '{printed.label}' here and '{label}' before. One is mistaken."
+            )
+        for key in (printed.key, (printed.row, column)):
             if key in seen:
                 raise UserError(
-                    f"{place}: row {line.row} ({line.method}) has its number of {line.dataset}/{line.setting}, "
-                    f"{line.metric}, already from {seen[key]}. Leave one out."
+                    f"{place}: row {printed.row} ({printed.method}) has its number of "
+                    f"{printed.dataset}/{printed.setting}, {printed.metric}, already from {seen[key]}. Leave one out."
                 )
             seen[key] = place
     for column in layout.columns:
         if (count := layout.columns.count(column)) > 1 or not any(
-            layout.column_of(line) == column for line in layout.printed
+            layout.column_of(printed) == column for printed in layout.printed
         ):
             wrong = "twice" if count > 1 else f"without a number in {stem}.csv"
             raise UserError(
@@ -112,15 +114,15 @@ def check_places(layout: "Layout", stem: str) -> None:
             )
 
 
-def _why_no_column(layout: "Layout", line: Printed) -> str:
+def _why_no_column(layout: "Layout", printed: Printed) -> str:
     """Return what no column has that a printed number has, with the nearest that there is."""
     for key in ("dataset", "model", "setting"):
-        own, known = getattr(line, key), list(dict.fromkeys(getattr(column, key) for column in layout.columns))
+        own, known = getattr(printed, key), list(dict.fromkeys(getattr(column, key) for column in layout.columns))
         if not any(matches_column(own, like) for like in known):
             return f"no {key} is '{own}'.{nearest(own, known)} There are: {', '.join(map(repr, known))}."
     return (
-        f"none is of dataset '{line.dataset}', model '{line.model}', setting '{line.setting}', metric '{line.metric}' "
-        f"and ala {int(line.variant)} together."
+        f"none is of dataset '{printed.dataset}', model '{printed.model}', setting '{printed.setting}', metric "
+        f"'{printed.metric}' and ala {int(printed.variant)} together."
     )
 
 

@@ -121,8 +121,8 @@ def _slowest(comparison: Comparison) -> Iterator[str]:
             for cell in map(comparison.cells.__getitem__, places)
             if cell.has_number and cell.metric.relative == "slowest"
         ]
-        arrived = [(cell.line.label, cell.value.mean) for cell in there if cell.value.mean]
-        printed = [(cell.line.label, cell.line.value) for cell in there if cell.line.value is not None]
+        arrived = [(cell.printed.label, cell.value.mean) for cell in there if cell.value.mean]
+        printed = [(cell.printed.label, cell.printed.value) for cell in there if cell.printed.value is not None]
         if arrived:
             ours, theirs = _lowest(arrived), _lowest(printed)
             paper = f"; the paper's over {theirs}" if theirs else ""
@@ -194,7 +194,7 @@ def _correlations(comparison: Comparison) -> Iterator[str]:
             found = {seed: weights.pearson(trial, axis) for seed, trial in cell.trials.finished.items()}
             seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
             if seeds:
-                where = f"{cell.line.metric}, {cell.trials.method} {cell.trials.setting}"
+                where = f"{cell.printed.metric}, {cell.trials.method} {cell.trials.setting}"
                 yield f"{inline(where)}: {seeds}"
 
 
@@ -202,7 +202,7 @@ def _by_samples(comparison: Comparison) -> dict[str, Any]:
     """Return the columns that change where each test sample counts the same; {} if none does."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
     for column, cell, by_samples in comparison.by_samples():
-        found[column][cell.line.row] = cell, by_samples
+        found[column][cell.printed.row] = cell, by_samples
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
     if not shown:
         return {}
@@ -222,7 +222,7 @@ def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] 
         return None
     cell, by_samples = rows[row]
     return {
-        "ours": [page_table.our_number(cell._replace(value=by_samples, rank=0, noise=by_samples.std))],
+        "ours": [page_table.our_number(cell._replace(value=by_samples, rank=0, std_over_seeds=by_samples.std))],
         "printed": "",
     }
 

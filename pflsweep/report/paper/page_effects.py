@@ -42,8 +42,8 @@ def _shift(reproduction: Reproduction, effect: Effect, shift: Shift) -> list[str
     """Return a cell of the paper's reading, without and with one change."""
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
-    place = f"{reproduction.layout.rows[shift.base.line.row]}, {verdict.place_of(reproduction.first, shift.base)}"
-    return [effect.change.name, place, *numbers, shift.base.line.shown, _closes(shift), shift.predicted]
+    place = f"{reproduction.layout.rows[shift.base.printed.row]}, {verdict.place_of(reproduction.first, shift.base)}"
+    return [effect.change.name, place, *numbers, shift.base.printed.shown, _closes(shift), shift.predicted]
 
 
 def _closes(shift: Shift) -> str:

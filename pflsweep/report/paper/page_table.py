@@ -83,12 +83,12 @@ def _cell(reproduction: Reproduction, place: tuple[int, int]) -> dict[str, Any] 
     if not by_reading:
         return None
     first = next(iter(by_reading.values()))
-    alone = first.line.row in reproduction.first.own_rows or not reproduction.layout.in_print
+    alone = first.printed.row in reproduction.first.own_rows or not reproduction.layout.in_print
     ours = [our_number(cell, name) for name, cell in by_reading.items()]
     same = not any(cell.has_number for cell in by_reading.values()) and len({each["shown"] for each in ours}) == 1
     if same or len(reproduction.readings) == 1:
         ours = [{**ours[0], "reading": ""}]
-    return {"ours": ours, "printed": "" if alone else first.line.shown}
+    return {"ours": ours, "printed": "" if alone else first.printed.shown}
 
 
 def our_number(cell: Cell, name: str = "") -> dict[str, Any]:

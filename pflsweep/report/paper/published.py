@@ -48,7 +48,7 @@ class Printed(NamedTuple):
         return self.method.endswith("_ala")
 
     @property
-    def noise(self) -> float | None:
+    def std_over_seeds(self) -> float | None:
         """The std, where it is over whole runs."""
         return self.std if self.std_over.startswith(("runs", "seeds", "shuffles")) else None
 

@@ -122,7 +122,7 @@ class Reproduction:
     def _moved(self, how: Callable[[Shift], bool]) -> dict[str, set[tuple[str, ...]]]:
         """Return the keys of the cells that a change moves in some way, by change; changes without any are left out."""
         at = [effect for effect in self.effects if effect.scale == self.scale]
-        found = {effect.change.name: {shift.base.line.key for shift in effect.shifts if how(shift)} for effect in at}
+        found = {effect.change.name: {shift.base.printed.key for shift in effect.shifts if how(shift)} for effect in at}
         return {change: cells for change, cells in found.items() if cells}
 
 

@@ -20,7 +20,7 @@ def rulings(comparison: Comparison, others: list[Comparison]) -> Iterator[tuple[
     tables = (comparison, *others)
     ours = [number for table in tables for number in table.statistics()]
     empty = {
-        (table.layout.table, *cell.line.key) for table in tables for cell in table.cells.values() if cell.unfillable
+        (table.layout.table, *cell.printed.key) for table in tables for cell in table.cells.values() if cell.unfillable
     }
     printed = layout.printed_statistics(comparison.layout.paper) + _placeholders(comparison)
     possible = [number for number in printed if number.key not in empty]
@@ -120,7 +120,7 @@ def _placeholders(comparison: Comparison) -> list[Statistic]:
     if comparison.layout.in_print:
         return []
     return [
-        layout.statistic_of(comparison.layout, cell.line, 1.0 + k, None)
+        layout.statistic_of(comparison.layout, cell.printed, 1.0 + k, None)
         for k, cell in enumerate(comparison.cells.values())
     ]
 

@@ -88,7 +88,7 @@ def _differs(reproduction: Reproduction, name: str) -> str:
     apart = verdict.compared - verdict.agree
     if not apart:
         return ""
-    named = [f"{_place(reproduction, cell)} {value(cell)} ({cell.line.shown})" for cell in furthest(table)[:NAMED]]
+    named = [f"{_place(reproduction, cell)} {value(cell)} ({cell.printed.shown})" for cell in furthest(table)[:NAMED]]
     known = not math.isnan(verdict.difference)
     mean = f"; all accuracies differ by {points(verdict.difference)} on average" if known else ""
     said = f"; the largest differences (published numbers in brackets): {'; '.join(named)}" if named else ""
@@ -161,7 +161,7 @@ def _best_round(reproduction: Reproduction) -> str:
             lambda cell: cell.has_number and cell.metric.quantity in ("accuracy", "gain"), table.paper_cells
         ):
             shown = table.layout.rounds.get(cell.trials.method, cell.metric.options.get("round"))
-            found[shown == "best"][cell.line.metric, _row(reproduction, cell)] = None
+            found[shown == "best"][cell.printed.metric, _row(reproduction, cell)] = None
     best, last = (_names(*each) for each in ((found[True], found[False]), (found[False], found[True])))
     if not best:
         return ""
@@ -189,7 +189,7 @@ def _seeds(table: Comparison) -> str:
 
 
 def _row(reproduction: Reproduction, cell: Cell) -> str:
-    return inline(short(reproduction.layout.rows[cell.line.row]))
+    return inline(short(reproduction.layout.rows[cell.printed.row]))
 
 
 def _place(reproduction: Reproduction, cell: Cell) -> str:
@@ -198,6 +198,6 @@ def _place(reproduction: Reproduction, cell: Cell) -> str:
 
 def place_of(comparison: Comparison, cell: Cell) -> str:
     """Return the head of a cell's column."""
-    column = comparison.layout.column_of(cell.line)
+    column = comparison.layout.column_of(cell.printed)
     assert column is not None, "cells stand in columns"
     return title(column)

@@ -56,7 +56,7 @@ def last(comparison: Comparison) -> Iterator[Picture]:
     """Draw what the clients of FedFomo's own row take from each other in the last round, a picture a setting."""
     for setting, trial in _trials(comparison, "P", comparison.layout.own).items():
         cells = (cell for _, cell in comparison.by_column() if cell.trials.setting == setting)
-        line = next(cell.line for cell in cells if cell.line.method == comparison.layout.own)
+        line = next(cell.printed for cell in cells if cell.printed.method == comparison.layout.own)
         column = comparison.layout.column_of(line)
         assert column is not None, "cells stand in columns"
         row = short(comparison.layout.rows[line.row])

@@ -13,7 +13,7 @@ def line(unit: str = "percent", std: float | None = None, std_over: str = "") ->
 
 
 @pytest.mark.parametrize(
-    ("printed", "noise", "seeds", "wanted"),
+    ("printed", "std", "seeds", "wanted"),
     [
         (line(), None, 1, 2.0),
         (line("fraction"), None, 1, 0.02),
@@ -30,8 +30,8 @@ def line(unit: str = "percent", std: float | None = None, std_over: str = "") ->
         (line("rounds"), None, 3, 0.05),
     ],
 )
-def test_what_is_near_enough(printed: Printed, noise: float | None, seeds: int, wanted: float) -> None:
-    assert tolerance(printed, 1, noise, seeds) == pytest.approx(wanted, abs=1e-8)
+def test_what_is_near_enough(printed: Printed, std: float | None, seeds: int, wanted: float) -> None:
+    assert tolerance(printed, 1, std, seeds) == pytest.approx(wanted, abs=1e-8)
 
 
 def test_points_are_of_accuracies() -> None:

@@ -131,7 +131,7 @@ def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds(
     claim = {"paper": "p", "table": [1], "expr": {"greater": AB}}
     # Differences 1.5, 1, -1.5 and 4; the root of the sum of variances is 1.41
     apart = {"a": (10, 10, 10, 9), "b": (8.5, 9, 11.5, 5)}
-    noisy = [cell._replace(noise=1.0 if cell.setting != "s3" else None) for cell in cells(**apart)]
+    noisy = [cell._replace(std_over_seeds=1.0 if cell.setting != "s3" else None) for cell in cells(**apart)]
     assert [check.clear for check in judge(claim, noisy).checks] == [True, False, False, None]
 
 
@@ -149,7 +149,7 @@ def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds(
     ],
 )
 def test_the_noise_of_a_comparison_is_that_of_all_its_numbers(expr: dict, clear: bool | None) -> None:
-    noisy = [cell._replace(noise=1.0) for cell in cells(a=(4.0,), b=(1.5,), c=(0.9,))]
+    noisy = [cell._replace(std_over_seeds=1.0) for cell in cells(a=(4.0,), b=(1.5,), c=(0.9,))]
     (check,) = judge({"paper": "p", "table": [1], "expr": expr}, noisy).checks
     assert check.holds
     assert check.clear is clear

@@ -34,7 +34,11 @@ def shown(runs: Path, name: str) -> str:
 
 def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:
     key = (method, metric, setting, dataset)
-    (found,) = [m for m in of.cells.values() if (m.line.method, m.line.metric, m.line.setting, m.line.dataset) == key]
+    (found,) = [
+        m
+        for m in of.cells.values()
+        if (m.printed.method, m.printed.metric, m.printed.setting, m.printed.dataset) == key
+    ]
     return found
 
 
@@ -334,15 +338,15 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
     sweep.write()
     of = reproduced(sweep.runs, "fedpg/table1")
-    noise = {cell.metric: cell.noise for cell in of.statistics()}
-    assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
-    agrees = {m.line.metric: (m.difference, m.agrees) for m in of.cells.values() if m.has_number}
+    stds = {cell.metric: cell.std_over_seeds for cell in of.statistics()}
+    assert stds == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
+    agrees = {m.printed.metric: (m.difference, m.agrees) for m in of.cells.values() if m.has_number}
     # Printed are 0.897 ± 0.068 over models, and 0.89
     assert agrees == {
         "l_acc": (pytest.approx(0.55 - 0.897), False),
         "gm_acc": (pytest.approx(0.275 - 0.89), False),
     }
-    own = of.cells[next(place for place, m in of.cells.items() if m.line.metric == "l_acc" and m.has_number)]
+    own = of.cells[next(place for place, m in of.cells.items() if m.printed.metric == "l_acc" and m.has_number)]
     near = {mean: own._replace(value=own.value._replace(mean=mean)).agrees for mean in (0.877, 0.917, 0.876, 0.918)}
     # The limit is 2 points, whatever the std over models
     assert near == {0.877: True, 0.917: True, 0.876: False, 0.918: False}
@@ -354,8 +358,8 @@ class PrintAsOurs(Comparison):
     def value(self, line: Printed) -> Value:
         return Value(math.nan if line.value is None else line.value, line.std, 3)
 
-    def noise(self, line: Printed) -> float | None:
-        return line.noise
+    def std_over_seeds(self, line: Printed) -> float | None:
+        return line.std_over_seeds
 
     def cell_trials(self, setting: str, method: str) -> CellTrials:
         trials: Any = {0: None, 1: None, 2: None}
@@ -373,13 +377,13 @@ def print_as_ours(name: str) -> PrintAsOurs:
 def test_print_fed_back_agrees_with_itself(name: str) -> None:
     of = print_as_ours(name)
     taus = list(of.taus())
-    lines = {m.line.row for m in of.cells.values()} if of.layout.compare == "rows" else of.layout.columns
+    lines = {m.printed.row for m in of.cells.values()} if of.layout.compare == "rows" else of.layout.columns
     assert len(taus) == len(lines)
     assert all(each.n == each.of and (each.tau == 1.0 or math.isnan(each.tau)) for each in taus)
     assert any(each.tau == 1.0 for each in taus)
     assert {m.agrees for m in of.cells.values()} <= {True, None}
     assert {m.difference for m in of.cells.values()} <= {0.0, None}
-    assert of.complete == sum(m.line.value is not None for m in of.cells.values())
+    assert of.complete == sum(m.printed.value is not None for m in of.cells.values())
 
 
 class PrintWithoutCode(PrintAsOurs):
@@ -448,7 +452,7 @@ def test_print_fed_back_has_the_recorded_verdicts(name: str) -> None:
 def test_print_fed_back_has_the_bold_numbers_of_print() -> None:
     for name in ("pgfed/table1", "pgfed/table6", "fedfomo/table2", "fedfomo/table4", "fedfomo/figure5"):
         of = print_as_ours(name)
-        bold = {place for place, m in of.cells.items() if m.line.best}
+        bold = {place for place, m in of.cells.items() if m.printed.best}
         assert bold <= {place for place, m in of.cells.items() if m.rank == 1}
         assert bold
 
@@ -477,7 +481,9 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert [ledger.id[0] for ledger in store.ledgers] == ["b"]
     of = Comparison(layout.read("fedpg/table1"), store)
     assert of.layout.views["pfedme"] == "trained"
-    rows = {cell.line.method: cell for cell in of.cells.values() if of.layout.setting_of(cell.line) == "fmnist/pat2"}
+    rows = {
+        cell.printed.method: cell for cell in of.cells.values() if of.layout.setting_of(cell.printed) == "fmnist/pat2"
+    }
     assert (rows["fedpg"].why_empty, rows["fedpg"].unfillable, rows["fedpg"].lacking) == ("no code", True, [])
     assert rows["fedavg"].why_empty == "missing"
     text = shown(sweep.runs, "fedpg/table1")

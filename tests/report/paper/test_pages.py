@@ -358,9 +358,9 @@ def test_a_number_relative_to_another_row_is_over_the_seeds_that_both_have(
     own_table(tmp_path, "{acc: {quantity: accuracy}, ratio: {quantity: accuracy, relative: local, unit: fraction}}")
     monkeypatch.chdir(tmp_path)
     of = reproduced(own_runs(local=[[2] * 4], fedavg=[[4] * 4, [6] * 4]), "mine/table1")
-    (ratio,) = [m for m in of.cells.values() if (m.line.method, m.line.metric) == ("fedavg", "ratio")]
+    (ratio,) = [m for m in of.cells.values() if (m.printed.method, m.printed.metric) == ("fedavg", "ratio")]
     assert ratio.value == (pytest.approx(2.0), None, 1)
-    assert {cell.line.metric for _, cell, _ in of.by_samples()} == {"acc"}
+    assert {cell.printed.metric for _, cell, _ in of.by_samples()} == {"acc"}
 
 
 def test_what_never_reaches_a_goal_is_not_second_and_an_own_table_has_no_paper(
@@ -369,7 +369,7 @@ def test_what_never_reaches_a_goal_is_not_second_and_an_own_table_has_no_paper(
     own_table(tmp_path, "{speedup: {quantity: rounds_to, goal: 0.7, relative: slowest}}")
     monkeypatch.chdir(tmp_path)
     runs = own_runs(local=[[8] * 4], fedavg=[[5] * 4])
-    cells = {cell.line.method: cell for cell in reproduced(runs, "mine/table1").cells.values()}
+    cells = {cell.printed.method: cell for cell in reproduced(runs, "mine/table1").cells.values()}
     assert (cells["fedavg"].value.mean, cells["fedavg"].rank, cells["local"].rank) == (0.0, 0, 1)
     assert main(["mine/table1", "--scale", "small"]) == 0
     text = Path("reports/mine/table1/README.md").read_text()
@@ -495,7 +495,9 @@ def test_no_name_of_a_drawn_picture_crosses_the_axes_or_another_or_moves_them(ma
     apart = next(point for point in found if point.cell.agrees is False)
     ends = [apart._replace(printed=at, ours=at) for at in (20.0, 100.0)]
     wide = apart.column._replace(header="GM GM GM")
-    other = apart._replace(cell=apart.cell._replace(line=apart.cell.line._replace(row=2)), printed=x + 20, ours=79.0)
+    other = apart._replace(
+        cell=apart.cell._replace(printed=apart.cell.printed._replace(row=2)), printed=x + 20, ours=79.0
+    )
     points = [*ends, apart._replace(column=wide, printed=x, ours=79.0), other]
     with style.panels(1, (4.6, 4.2)) as (drawn, (axes,)):
         against_print._panel(axes, unit, {"paper": points})

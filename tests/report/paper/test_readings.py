@@ -116,7 +116,7 @@ def test_a_change_explains_a_gap_that_it_closes_by_half_as_predicted(add: Add) -
     assert list(of.readings) == ["paper"]
     step = effect(of, "one_step")
     assert of.effects[0] is step, "the only one that was measured"
-    shifts = {(s.base.line.method, s.base.line.metric): s for s in step.shifts}
+    shifts = {(s.base.printed.method, s.base.printed.metric): s for s in step.shifts}
     assert set(shifts) == {("pfedme", m) for m in ("l_acc", "g_acc", "gm_acc")} | {
         ("local", m) for m in ("l_acc", "g_acc")
     }
@@ -145,20 +145,20 @@ def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_expla
     add("paper", {"fedfomo": [4]}, steps=1)
     add("fedfomo", {"fedfomo": [10]}, steps=2)  # 0.5
     add("stale", {"fedfomo": [10]}, steps=3)
-    found = {s.base.line.metric: s for s in effect(made(), "fedfomo").shifts}
+    found = {s.base.printed.metric: s for s in effect(made(), "fedfomo").shifts}
     assert found["l_acc"].predicted == "down"
     assert not found["l_acc"]._replace(after=0.9).explains
     assert found["l_acc"]._replace(after=0.9, predicted="").explains
     over = found["l_acc"]._replace(after=2.5, predicted="")
     assert (over.explains, over.overshoots) == (False, True)
-    assert {s.base.line.metric: s.predicted for s in effect(made(), "stale").shifts} == dict.fromkeys(found, "")
+    assert {s.base.printed.metric: s.predicted for s in effect(made(), "stale").shifts} == dict.fromkeys(found, "")
 
 
 def test_whether_a_cell_agrees_without_a_change_is_judged_on_the_seeds_that_both_have(add: Add) -> None:
     """Ditto's G-acc is printed as 0.389. Both seeds have 0.4 on average, and that of the change 0.3."""
     add("paper", {"ditto": [6, 10]}, steps=1)
     add("ditto", {"ditto": [8]}, steps=2)
-    shift = {s.base.line.metric: s for s in effect(made(), "ditto").shifts}["g_acc"]
+    shift = {s.base.printed.metric: s for s in effect(made(), "ditto").shifts}["g_acc"]
     assert (shift.seeds, shift.before, shift.after) == (1, pytest.approx(0.3), pytest.approx(0.4))
     assert (shift.base.agrees, shift.agrees, shift.loses) == (True, False, False)
     assert shift.closes == pytest.approx(0.1 / 0.089)
@@ -170,7 +170,7 @@ def test_what_a_change_breaks_stands_beside_what_it_explains(add: Add) -> None:
     add("ditto", {"ditto": [4]}, steps=2)
     add("fedfomo", {"fedfomo": [4]}, steps=3)
     of = made()
-    shifts = {s.base.line.metric: s for s in effect(of, "ditto").shifts}
+    shifts = {s.base.printed.metric: s for s in effect(of, "ditto").shifts}
     lost = shifts["g_acc"]  # 0.4, and 0.2 with the change
     assert (lost.loses, lost.explains, lost._replace(after=0.37).loses) == (True, False, False)
     assert not shifts["gm_acc"].loses, "it did not agree before"
@@ -208,7 +208,7 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     of = made()
     stale = effect(of, "stale")
     assert stale.scale == "150"
-    own = next(s for s in stale.shifts if s.base.line.metric == "l_acc")
+    own = next(s for s in stale.shifts if s.base.printed.metric == "l_acc")
     assert (own.before, own.after, own.seeds) == (pytest.approx(0.4), pytest.approx(0.6), 1)
     assert math.isnan(effect(of, "epochs").size)
     assert of.explained == {}, "no gap of this scale was tried"
