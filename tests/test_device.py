@@ -18,7 +18,7 @@ from pflsweep.trial import build
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import Stopped, run_trial
 from tests.conformance.test_methods import case
-from tests.trial.test_run import Ear
+from tests.trial.test_run import FakeTracker
 from tests.trial.test_run import assert_same as assert_same_result
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
@@ -108,8 +108,8 @@ IMAGES = {
 
 def here(words: str, runs: str = "here", stop: bool = False) -> Result:
     """Run a trial on the CPU. stop: by Ctrl-C in the second round."""
-    ear = Ear(2 if stop else 0, lambda: signal.raise_signal(signal.SIGINT))
-    return run_trial(compose([*words.split(), f"paths.runs={runs}"]), lambda config, record: ear)
+    tracker = FakeTracker(2 if stop else 0, lambda: signal.raise_signal(signal.SIGINT))
+    return run_trial(compose([*words.split(), f"paths.runs={runs}"]), lambda config, record: tracker)
 
 
 @pytest.fixture

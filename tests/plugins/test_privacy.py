@@ -51,7 +51,7 @@ from tests.algorithms.helpers import (
     simulate,
 )
 from tests.conformance.test_methods import YAMLS
-from tests.trial.test_run import Ear
+from tests.trial.test_run import FakeTracker
 from tests.trial.test_run import assert_same as assert_same_record
 from tests.works import HARD, accuracy, holds
 
@@ -462,9 +462,9 @@ def test_a_private_trial_records_epsilon_and_is_continued_exactly(
     assert (table["epsilon_max"] >= table["epsilon"]).all()
     assert (table["epsilon_round"] <= table["epsilon_max"]).all()
     assert table["epsilon_std"].notna().all()
-    ear = Ear(2, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(2, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose(SMALL), lambda config, record: ear)
+        run_trial(compose(SMALL), lambda config, record: tracker)
     assert_same_record(pflsweep.run(SMALL), whole)
 
 

@@ -16,7 +16,7 @@ from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
-from tests.trial.test_run import Ear, assert_same
+from tests.trial.test_run import FakeTracker, assert_same
 
 SMALL = [
     *("tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"),
@@ -52,9 +52,9 @@ def test_a_trial_has_the_same_rounds_with_a_study_and_one_more_table(name: str) 
 @pytest.mark.parametrize("name", STUDIES)
 def test_stopped_and_continued_it_has_seen_the_same(name: str, stop: int) -> None:
     whole = run(*STUDIES[name], "paths.runs=whole")
-    ear = Ear(stop, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(stop, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose([*SMALL, *STUDIES[name]]), lambda config, record: ear)
+        run_trial(compose([*SMALL, *STUDIES[name]]), lambda config, record: tracker)
     continued = run(*STUDIES[name])
     assert_same(continued, whole)
     pd.testing.assert_frame_equal(continued.record.study, whole.record.study, check_exact=True)

@@ -451,7 +451,7 @@ def test_an_outcome_is_stored_though_the_databases_answer_is_lost(
 
 
 class Recording:
-    """A listener that keeps what it receives."""
+    """A tracker that keeps what it receives."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -462,7 +462,7 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         self.told.append("exit")
 
-    def rows(self, record: Any) -> None:
+    def log_rounds(self, record: Any) -> None:
         self.told.append(record.done)
 
     def finish(self, record: Any, status: str) -> None:

@@ -338,13 +338,13 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.MlflowTracker:
     """Let two workers that each found nothing in the store send all of a record. Return one of them."""
     both = [tracking_run.MlflowTracker(record.tracking, Record(record.folder), None) for _ in range(2)]
-    for listener in both:
-        listener.log_rounds(Record(record.folder))
+    for tracker in both:
+        tracker.log_rounds(Record(record.folder))
     monkeypatch.setattr(
         "pflsweep.tracking.logging.last_step", lambda *_: 0
     )  # neither has sent its summary when the other asks
-    for listener in both:
-        listener.finish(Record(record.folder), "finished")
+    for tracker in both:
+        tracker.finish(Record(record.folder), "finished")
     monkeypatch.undo()
     return both[0]
 

@@ -177,8 +177,8 @@ def test_a_trial_of_another_sweep_goes_to_the_one_that_asks_for_it(store: Store,
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     monkeypatch.delenv(tracking_run.SWEEP)
     # More rounds, without a sweep
-    with tracking_run.open_run(record.tracking, record) as listener:
-        listener.finish(record, "finished")
+    with tracking_run.open_run(record.tracking, record) as tracker:
+        tracker.finish(record, "finished")
     (run,) = (run for run in store.runs() if "identity" in run.data.tags)
     assert (run.info.run_name, run.data.tags["sweep"]) == (WINNER.name, "a table")
     assert store.steps(run, "train/seconds") == [1, 2, 3]

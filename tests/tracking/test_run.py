@@ -451,7 +451,7 @@ def test_a_sweep_ends_although_its_files_cannot_be_stored_and_they_are_sent_late
 def test_none_imports_nothing(tmp_path):
     code = (
         "import sys; from pflsweep.tracking import run\n"
-        "with run.open_run(run.Tracking.of({'backend': 'none'}), None) as run: run.rows(None)\n"
+        "with run.open_run(run.Tracking.of({'backend': 'none'}), None) as run: run.log_rounds(None)\n"
         "sys.exit(bool({'mlflow', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -42,20 +42,20 @@ def run(*overrides: str) -> Result:
     return pflsweep.run([*SMALL, *overrides])
 
 
-class Ear:
-    """A listener that does something after a round."""
+class FakeTracker:
+    """A tracker that does something after a round."""
 
     def __init__(self, round: int = 0, act: Any = None) -> None:
         self.round, self.act = round, act
         self.heard: list[int] = []
         self.status = ""
 
-    def __enter__(self) -> "Ear":
+    def __enter__(self) -> "FakeTracker":
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def rows(self, record: Record) -> None:
+    def log_rounds(self, record: Record) -> None:
         self.heard.append(record.done)
         if self.act and record.done == self.round:
             self.act()
@@ -179,9 +179,9 @@ def test_what_is_scored_changes_no_model_and_no_other_score() -> None:
 
 def test_all_metrics_go_on_where_they_stopped() -> None:
     overrides = [*SMALL, "metrics=fedpg", "train.eval_every=2"]
-    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(3, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose([*overrides, "train.rounds=4"]), lambda config, record: ear)
+        run_trial(compose([*overrides, "train.rounds=4"]), lambda config, record: tracker)
     pflsweep.run([*overrides, "train.rounds=4"])
     extended = pflsweep.run([*overrides, "train.rounds=5"])
     assert_same(extended, pflsweep.run([*overrides, "train.rounds=5", "paths.runs=other"]))
@@ -206,9 +206,9 @@ def test_a_finished_trial_is_not_trained_again(monkeypatch: pytest.MonkeyPatch, 
 
 def test_an_interrupted_extension_still_has_its_earlier_rounds() -> None:
     first = run("train.rounds=3")
-    ear = Ear(5, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(5, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose([*SMALL, "train.rounds=9"]), lambda config, record: ear)
+        run_trial(compose([*SMALL, "train.rounds=9"]), lambda config, record: tracker)
     again = run("train.rounds=3")
     pd.testing.assert_frame_equal(again.rounds, first.rounds, check_exact=True)
     assert again.record.status["status"] == "finished"
@@ -248,9 +248,9 @@ def test_clients_whose_loss_is_not_finite_are_warned_of(capfd: pytest.CaptureFix
 def test_what_is_said_of_clients_is_the_same_when_a_trial_goes_on(capfd: pytest.CaptureFixture) -> None:
     """The record also has rows of other clients' test data, which are no further clients."""
     words = ("algorithm=local", "train.lr=1e30", "train.participation=0.5", "metrics.all=true", "metrics.subset=0.5")
-    ear = Ear(1, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(1, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose([*SMALL, *words, "train.rounds=9"]), lambda config, record: ear)
+        run_trial(compose([*SMALL, *words, "train.rounds=9"]), lambda config, record: tracker)
     ended = run(*words, "train.rounds=1")
     scored = ended.record.clients_in(1).query("view == 'personal' and target == 'own' and n > 0")
     lost = len(scored) - int(scored["loss"].abs().lt(float("inf")).sum())
@@ -296,13 +296,13 @@ def test_kept_optimiser_states_go_on_where_they_stopped(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "pgfed", "fedala"])
 def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: str) -> None:
     overrides = [*SMALL, "train.rounds=6", f"algorithm={algorithm}"]
-    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(3, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped, match="stopped after round 3 of 6; give the same command again to continue"):
-        run_trial(compose(overrides), lambda config, record: ear)
-    assert ear.status == "interrupted"
+        run_trial(compose(overrides), lambda config, record: tracker)
+    assert tracker.status == "interrupted"
     (folder,) = Path("runs").iterdir()
     assert Record(folder).status["status"] == "interrupted"
-    again = Ear()
+    again = FakeTracker()
     result = run_trial(compose(overrides), lambda config, record: again)
     assert again.heard == [4, 5, 6]
     assert again.status == "finished"
@@ -317,12 +317,12 @@ def test_where_a_database_stays_away_what_is_trained_is_kept(error: type[Excepti
         if record.done == 2:
             raise error("it does not answer")
 
-    ear = Ear()
+    tracker = FakeTracker()
     with pytest.raises(error):
-        run_trial(compose(overrides), lambda config, record: ear, after_round=ask)
+        run_trial(compose(overrides), lambda config, record: tracker, after_round=ask)
     (folder,) = Path("runs").iterdir()
-    assert (Record(folder).status["status"], ear.status) == ("interrupted", "interrupted")
-    again = Ear()
+    assert (Record(folder).status["status"], tracker.status) == ("interrupted", "interrupted")
+    again = FakeTracker()
     run_trial(compose(overrides), lambda config, record: again)
     assert again.heard == [3, 4, 5]
 
@@ -343,10 +343,10 @@ def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
     (folder,) = Path("runs").iterdir()
     done = Record(folder).done
     assert 3 <= done < 80
-    ear = Ear()
-    result = run_trial(compose(overrides), lambda config, record: ear)
+    tracker = FakeTracker()
+    result = run_trial(compose(overrides), lambda config, record: tracker)
     # The tables may be one write ahead of the checkpoint
-    assert ear.heard[0] in (done, done + 1)
+    assert tracker.heard[0] in (done, done + 1)
     assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
 
 
@@ -355,7 +355,7 @@ def test_a_bug_is_raised_and_the_record_says_so() -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: Ear(2, bug))
+        run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: FakeTracker(2, bug))
     (folder,) = Path("runs").iterdir()
     assert Record(folder).status["status"] == "failed"
     assert Record(folder).status["error"] == "RuntimeError: a bug"
@@ -371,7 +371,7 @@ def test_bad_input_leaves_nothing_behind(overrides: list[str]) -> None:
 
 
 def test_a_tracker_that_refuses_leaves_no_record() -> None:
-    def refuse(config: dict[str, Any], record: Record) -> Ear:
+    def refuse(config: dict[str, Any], record: Record) -> FakeTracker:
         raise UserError("no store")
 
     with pytest.raises(UserError, match="no store"):
@@ -447,19 +447,19 @@ def test_the_round_that_is_asked_for_was_evaluated() -> None:
 
 def test_a_stopped_trial_may_end_where_it_stands() -> None:
     """The last round was not the last one when it was trained, and so is evaluated now."""
-    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(3, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
-        run_trial(compose([*SMALL, "train.rounds=6", "train.eval_every=2"]), lambda config, record: ear)
+        run_trial(compose([*SMALL, "train.rounds=6", "train.eval_every=2"]), lambda config, record: tracker)
     short = run("train.rounds=3", "train.eval_every=2")
     assert_same(short, run("train.rounds=3", "train.eval_every=2", "paths.runs=other"))
 
 
 def test_ctrl_c_in_the_last_round_ends_the_trial_and_is_heard() -> None:
     overrides = [*SMALL, "train.rounds=3"]
-    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    tracker = FakeTracker(3, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped, match="stopped, with this trial finished"):
-        run_trial(compose(overrides), lambda config, record: ear)
-    assert ear.status == "finished"
+        run_trial(compose(overrides), lambda config, record: tracker)
+    assert tracker.status == "finished"
     assert_same(pflsweep.run(overrides), run("train.rounds=3", "paths.runs=other"))
 
 
@@ -744,11 +744,11 @@ def test_models_that_were_not_saved_are_made_from_the_checkpoint(capfd: pytest.C
     assert said in capfd.readouterr().err
 
 
-def test_the_listener_hears_every_round() -> None:
-    ear = Ear()
-    run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: ear)
-    assert ear.heard == [1, 2, 3]
-    assert ear.status == "finished"
+def test_the_tracker_is_given_every_round() -> None:
+    tracker = FakeTracker()
+    run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: tracker)
+    assert tracker.heard == [1, 2, 3]
+    assert tracker.status == "finished"
 
 
 def test_a_trial_in_bf16_is_another_trial_with_much_the_same_numbers() -> None:
@@ -811,8 +811,8 @@ def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> N
         return [*("tf32" in kind.fp32_precision for kind in kinds), cudnn.allow_tf32, cudnn.deterministic]
 
     before, seen = said(), []
-    ear = Ear(1, lambda: seen.extend(said()))
-    run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: ear)
+    tracker = FakeTracker(1, lambda: seen.extend(said()))
+    run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: tracker)
     assert seen == [False, False, False, True]
     assert said() == before == [False, True, True, False]
     assert [kind.fp32_precision for kind in kinds] == ["none", "tf32"]
