@@ -47,7 +47,10 @@ GONE: dict[str, Any] = {"train.compile": False}
 CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",
     "data.new_epochs": lambda config: config.get("data.new"),
-    "train.sampling_alpha": lambda config: config.get("train.sampling") == "dirichlet",
+    "train.sampling": lambda config: config.get("train.participation") != 1.0,
+    "train.sampling_alpha": lambda config: (
+        config.get("train.sampling") == "dirichlet" and config.get("train.participation") != 1.0
+    ),
     "train.optimiser_state": lambda config: config.get("train.momentum"),
     "train.lr_of": lambda config: config.get("train.lr_decay") != 1.0 and config.get("train.participation") != 1.0,
     "train.first_round": lambda config: config.get("train.participation") != 1.0,

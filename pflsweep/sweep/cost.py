@@ -87,12 +87,15 @@ def clear_caches() -> None:
     _partition_sizes.clear()
 
 
-def images_a_round(config: Config) -> int:
-    """Return the mean number of training images in a round: the cohort's share of all training rows, times epochs."""
+def images_a_round(config: Config, participation: float | None = None) -> int:
+    """Return the mean number of training images in a round: the cohort's share of all training rows, times epochs.
+
+    participation: None: as the config has it.
+    """
     train, size = config.train, partition_size(config)
-    cohort = train.participation
+    cohort = train.participation if participation is None else participation
     if size.clients and size.training_clients is not None:
-        cohort = cohort_size(size.training_clients, train.participation) / size.clients
+        cohort = cohort_size(size.training_clients, cohort) / size.clients
     # With train.steps each client takes the same number of batches, however many rows it has
     if train.steps is not None:
         everybody = size.clients or dataset_size(config).owners or 1
@@ -194,8 +197,16 @@ def limit_rounds(config: Config, rounds: int) -> Config:
 
 
 def images_a_trial(config: Config) -> int:
-    """Return the training images of a whole trial, all rounds together."""
-    return config.train.rounds * images_a_round(config)
+    """Return the training images of a whole trial: all rounds, and the epochs in which new clients fine-tune."""
+    first = images_a_round(config, 1.0 if config.train.first_round == "all" else None)
+    return first + (config.train.rounds - 1) * images_a_round(config) + images_of_new_clients(config)
+
+
+def images_of_new_clients(config: Config) -> int:
+    """Return the images on which new clients fine-tune, each of them with the rows of a mean client."""
+    size = partition_size(config)
+    everybody = size.clients or dataset_size(config).owners or 1
+    return round(config.data.new * config.data.new_epochs * size.rows / everybody)
 
 
 def gradients_of_slot(plan: Plan, slot: Slot) -> float:
@@ -206,8 +217,9 @@ def gradients_of_slot(plan: Plan, slot: Slot) -> float:
 
 
 def gradients_of_trial(config: Config) -> float:
-    """Return the gradients of single images that a trial computes."""
-    return images_a_trial(config) * relative_gradients(config)
+    """Return the gradients of single images that a trial computes. New clients fine-tune by plain gradient steps."""
+    new = images_of_new_clients(config)
+    return (images_a_trial(config) - new) * relative_gradients(config) + new
 
 
 def relative_gradients(config: Config) -> float:

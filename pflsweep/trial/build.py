@@ -32,6 +32,7 @@ from pflsweep.trial.device import check_precision, device_of
 from pflsweep.trial.schedule import COPIES, schedule_of
 from pflsweep.util import trace
 from pflsweep.util.errors import UserError, in_gb, one_line
+from pflsweep.util.once import warn_once
 
 # In PyTorch's messages about a model that is too large
 TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")
@@ -99,6 +100,8 @@ def build_federation(config: Config, prescribed: Prescribed | None = None) -> tu
     root, device = find_root(data.root), device_of(config.device)
     dataset = build_dataset(config)
     if data.limit is not None:
+        if data.limit >= len(dataset.y):
+            warn_once(__name__, f"data.limit is {data.limit}, and {dataset.name} has {len(dataset.y)} rows: no effect")
         dataset = dataset.part(data.limit, data_seed)
     _check_prescribed(config, prescribed)
     if prescribed is None or prescribed.partition is None:

@@ -14,6 +14,7 @@ from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.simulation import Simulation
 from pflsweep.ops.vmap import tree_map
+from pflsweep.util.errors import counted
 from pflsweep.util.timing import shortest
 
 QUIET = 10.0  # seconds between two lines in a log
@@ -94,28 +95,33 @@ class Progress:
         self._bar.close()
 
 
-def announce(name: str, simulation: Simulation, private: tuple[float, float] | None = None) -> None:
+def announce(
+    name: str, simulation: Simulation, private: tuple[float, float] | None = None, fine_tuning: int = 0
+) -> None:
     """Say what will be trained, and how long it takes by the measured time of one gradient step.
 
-    private: clip and noise of DP-SGD, whose steps take longer.
+    private: clip and noise of DP-SGD, whose steps take longer. fine_tuning: steps of all new clients after the rounds.
     """
     federation, schedule = simulation.federation, simulation.schedule
     left = schedule.rounds - simulation.round
     if not left or _quiet:
         return
-    share = simulation.cohort_size / federation.clients
-    batches = sum(map(schedule.batches, federation.sizes.tolist()))
+    cohort = simulation.cohort_size
+    first = schedule.cohort_size(federation.clients, simulation.round + 1)
+    batches = sum(map(schedule.batches, federation.sizes.tolist())) / federation.clients  # of a mean client
     rows_of = cover(targets(federation, simulation.metrics.rows, simulation.metrics))
     rows = sum(len(rows_of(client)) for client in range(federation.clients))
     tested = rows / schedule.batch / schedule.eval_every
     # A forward pass takes a third of a gradient step
-    steps = left * (_relative_gradients(simulation) * share * batches + tested / 3)
-    seconds = _seconds_a_step(simulation, private) * steps / schedule.workers
+    trained = (first + (left - 1) * cohort) * batches
+    steps = _relative_gradients(simulation) * trained + left * tested / 3
+    seconds = _seconds_a_step(simulation, private) * (steps / schedule.workers + fine_tuning)
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
+    who = f"{cohort} of {federation.clients} clients{', all in the first' * (first > cohort)}"
     say(
-        f"{name}: {begin}{left} round{'s' * (left > 1)} of {simulation.cohort_size} of {federation.clients} "
-        f"clients, {int(federation.sizes.sum()):,} training images, {simulation.task.size:,} parameters on "
-        f"{federation.device}; about {duration(seconds)}, going by one gradient step"
+        f"{name}: {begin}{counted(left, 'round')} of {who}, {int(federation.sizes.sum()):,} training images, "
+        f"{simulation.task.size:,} parameters on {federation.device}; about {duration(seconds)}, going by one gradient "
+        "step"
     )
 
 

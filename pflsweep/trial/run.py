@@ -3,6 +3,7 @@
 A trial that was stopped is continued by the same command. One that is finished is not trained again.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -48,7 +49,7 @@ from pflsweep.trial.tables import (
     score_columns,
     score_table,
 )
-from pflsweep.util.errors import Diverged, UserError
+from pflsweep.util.errors import Diverged, UserError, counted
 from pflsweep.util.files import DiskFull, locked_folder
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.signals import AGAIN
@@ -167,8 +168,9 @@ def _require_results(record: Record, rounds: int) -> None:
     fine-tuned after it.
     """
     if record.done > rounds:
-        _require_evaluated(record, rounds)
+        # First, since the other error names rounds which may lack these scores
         _ = Record.as_of(record.folder, rounds).new_clients
+        _require_evaluated(record, rounds)
 
 
 def _mention_trained(record: Record, rounds: int) -> None:
@@ -264,9 +266,9 @@ def _run(
     with open_tracker(config.tracking, record) as tracker, interruptible(stop_requested) as stop:
         record.begin()
         try:
-            announce(name, simulation, dp_sgd(config))
+            announce(name, simulation, dp_sgd(config), _fine_tuning_steps(parts, config))
             _train(record, simulation, parts.study, config.checkpoint.every, tracker, after_round, stop)
-            _finish(record, simulation, parts, config)
+            _finish(record, simulation, parts, config, stop)
             status = "finished"
         except KeyboardInterrupt as interrupt:
             status = "interrupted"
@@ -371,14 +373,22 @@ def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulat
         )
 
 
-def _finish(record: RecordWriter, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
-    """Write what a trial leaves after its last round: checkpoint, models, new clients' scores, the study's table."""
+def _finish(record: RecordWriter, simulation: engine.Simulation, parts: Parts, config: Config, stop: Stop) -> None:
+    """Write what a trial leaves after its last round: checkpoint, models, new clients' scores, the study's table.
+
+    Raises KeyboardInterrupt between the epochs of new clients where `stop` asks for it. The checkpoint is there then,
+    and the same command goes on.
+    """
     wanted = config.checkpoint
     record.write(_checkpoint(record, simulation, parts.study))
     if wanted.models:
         record.save_models(_models(simulation))
     if parts.new is not None:
-        record.save_new_clients(_fine_tune_new_clients(parts.new, simulation, parts, config))
+        say(
+            f"{record.meta['name']}: {counted(parts.new.clients, 'new client')} fine-tune for "
+            f"{counted(config.data.new_epochs, 'epoch')}"
+        )
+        record.save_new_clients(_fine_tune_new_clients(parts.new, simulation, parts, config, stop))
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
@@ -407,11 +417,12 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
 
 
 def _fine_tune_new_clients(
-    new: Federation, simulation: engine.Simulation, parts: Parts, config: Config
+    new: Federation, simulation: engine.Simulation, parts: Parts, config: Config, stop: Stop
 ) -> pd.DataFrame:
     """Let new clients fine-tune the global model, and return their scores by epoch.
 
-    Where the method has no global model they begin with the initial one, as in training alone.
+    Where the method has no global model they begin with the initial one, as in training alone. Raises KeyboardInterrupt
+    after an epoch where `stop` asks for it.
     """
     train, common = config.train, simulation.global_model()
     if common is None:
@@ -421,8 +432,21 @@ def _fine_tune_new_clients(
     numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}
     # An epoch is a pass over a client's rows here, also where local training takes so many steps
     batching = simulation.schedule.batching._replace(steps=None)
-    scores = fine_tune(parts.task, new, w, opt, lr=train.lr, batching=batching, **numbers)
+    scores = []
+    for after_epoch in fine_tune(parts.task, new, w, opt, lr=train.lr, batching=batching, **numbers):
+        scores.append(after_epoch)
+        if stop() and len(scores) <= config.data.new_epochs:
+            raise KeyboardInterrupt
     return new_client_table(scores, new.keys.numpy())
+
+
+def _fine_tuning_steps(parts: Parts, config: Config) -> int:
+    """Return how many gradient steps all new clients take together."""
+    if parts.new is None:
+        return 0
+    schedule = parts.schedule
+    kept = [schedule.batching.kept(rows, schedule.batch) for rows in parts.new.sizes.tolist()]
+    return config.data.new_epochs * sum(math.ceil(rows / schedule.batch) for rows in kept)
 
 
 def _fastest(parts: Parts) -> int | None:

@@ -28,16 +28,16 @@ def schedule_of(train: Train, federation: Federation, size: int) -> Schedule:
     names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers", "batching")]
     batching = Batching(train.shuffle, train.last_batch, train.steps)
     schedule = Schedule(**{name: getattr(train, name) for name in names}, chunk=chunk, batching=batching)
-    cohort = schedule.cohort_size(federation.clients)
-    samples = sum(map(schedule.samples, federation.sizes.tolist()))
-    _check_end(train, cohort / federation.clients * samples)
-    return replace(schedule, workers=_workers(train, federation.device, cohort, size))
+    first, cohort = (schedule.cohort_size(federation.clients, at) for at in (1, 2))
+    samples = sum(map(schedule.samples, federation.sizes.tolist())) / federation.clients
+    _check_end(train, (first + (train.rounds - 1) * cohort) * samples)
+    return replace(schedule, workers=_workers(train, federation.device, max(first, cohort), size))
 
 
 def _check_end(train: Train, samples: float) -> None:
     """Raise UserError if the last round's learning rate would not fit 32 bits, or all rounds would take years.
 
-    samples: training samples of a round.
+    samples: training samples of all rounds.
     """
     last = math.log10(train.lr) + (train.rounds - 1) * math.log10(train.lr_decay)
     # Some methods divide by it
@@ -46,12 +46,11 @@ def _check_end(train: Train, samples: float) -> None:
             f"train.lr is {train.lr:g} and train.lr_decay {train.lr_decay:g}: after {train.rounds} rounds the learning "
             f"rate would be about 1e{last:.0f}, which 32 bits do not hold. Use a decay nearer to 1, or fewer rounds."
         )
-    images = train.rounds * samples
-    years = images / FASTEST / YEAR
+    years = samples / FASTEST / YEAR
     if years > TOO_LONG:
         turn = f"train.epochs {train.epochs}" if train.steps is None else f"train.steps {train.steps}"
         raise UserError(
-            f"train.rounds is {train.rounds} and {turn}: about {images:.2g} training "
+            f"train.rounds is {train.rounds} and {turn}: about {samples:.2g} training "
             f"samples in all, which are {years:,.0f} years at {FASTEST:,} a second. Use fewer."
         )
 

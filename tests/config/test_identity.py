@@ -62,6 +62,13 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
     assert digest(override) == digest()
 
 
+@pytest.mark.parametrize("override", ["train.sampling=size", "train.sampling=dirichlet", "train.first_round=all"])
+def test_how_cohorts_are_drawn_counts_unless_all_clients_train(override: str) -> None:
+    everybody = "train.participation=1.0"
+    assert digest(override, everybody) == digest(everybody)
+    assert digest(override) != digest()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "override",

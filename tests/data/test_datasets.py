@@ -415,6 +415,10 @@ def test_normalisation_must_fit():
         from_yaml("digits", test_fraction=1.0)
     with pytest.raises(UserError, match=r"dataset.alpha is -1"):
         from_yaml("synthetic", alpha=-1)
+    assert from_yaml("synthetic", alpha=-0.0).checksum == from_yaml("synthetic", alpha=0.0).checksum
+    for option in ("clients", "features", "classes"):
+        with pytest.raises(UserError, match=rf"dataset.{option}=999999999 .* of memory. Use fewer"):
+            from_yaml("synthetic", **{option: 999999999})
 
 
 def test_checksum_sees_values_types_and_shapes():

@@ -469,10 +469,11 @@ BAD = [
     ),
     ("pathological", {"classes_per_client": 0}, r"partition.classes_per_client is 0"),
     ("pathological", {"least": 900}, r"partition.least is 900: .*smaller least"),
+    ("pathological", {"clients": 60, "least": 80}, r"least / 10 must be below 8, the whole samples .* 12 clients"),
     ("pathological", {"clients": 300, "least": 1}, r"partition.least is 1|without training data"),
     ("shards", {"shards_per_client": 0}, r"partition.shards_per_client is 0"),
     ("shards", {"shards_per_client": 41}, r"820 shards of only 800 training samples"),
-    ("shards", {"clients": 400}, r"without test data"),
+    ("shards", {"clients": 400}, r"without test data.*, or a less uneven partition\.$"),
     ("natural", {}, r"partition=natural needs a dataset with clients of its own, which fake has not"),
     ("domain", {}, r"partition=domain needs a dataset with domains of its own, which fake has not"),
     ("classes", {"clients": 7}, r"partition.classes_per_client is 2: times partition.clients=7 it must be a multiple"),
@@ -500,6 +501,8 @@ def test_a_split_that_is_kept_has_to_be_there(name):
         UserError, match=rf"partition={name} keeps the dataset's own test split, and fake has none: use"
     ):
         from_yaml(name, DATA._replace(train=1000))
+    with pytest.raises(UserError, match=r"and data.limit=7 leaves none of it: use a larger limit, or a partition"):
+        from_yaml(name, DATA._replace(train=1000, limit=7))
     for other in ("dirichlet", "iid", "pathological", "quantity"):
         from_yaml(other, fake(20_000)._replace(train=20_000))
 

@@ -212,7 +212,7 @@ BAD = [
     ("data.new=-1", r"data.new is -1: it must be a whole number at least 0"),
     ("data.new=20", r"data.new is 20: it must be below the 20 clients"),
     ("train.sampling=beta", r"train.sampling is 'beta': it must be one of uniform, size, dirichlet"),
-    ("train.sampling_alpha=0", r"train.sampling_alpha is 0: it must be a number above 0"),
+    ("train.sampling_alpha=0", r"train.sampling_alpha is 0: it must be a number at least 1e-300"),
 ]
 
 

@@ -119,6 +119,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     refused("a.npz cannot be read as a .npz file of numbers", "partition.path=a.npz")
     np.savez(tmp_path / "b.npz", rows=np.arange(3))
     refused("it has an array 'rows', and should have train_0, train_1", "partition.path=b.npz")
+    np.savez(tmp_path / "d.npz", train_00=np.arange(3), train_0=np.arange(3))
+    refused("it has an array 'train_00', and should have train_0, train_1", "partition.path=d.npz")
     np.savez(tmp_path / "c.npz", train_1=np.arange(3), test_0=np.arange(3))
     refused("it has 1 arrays of train, but no train_0: clients count from 0", "partition.path=c.npz")
     as_json(tmp_path / "d.json", GOOD)

@@ -9,7 +9,7 @@ from pflsweep.config.compose import compose
 from pflsweep.data.partition.stats import emd
 from pflsweep.records.record import Record
 from pflsweep.trial.result import Result
-from pflsweep.trial.run import run_trial
+from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
 
 SMALL = ["partition.clients=8", "model.hidden=[16]", "train.epochs=1", "train.rounds=2", "train.threads=1"]
@@ -132,6 +132,33 @@ def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> No
     for ask in (lambda: cut.new_clients, lambda: run(*new, "train.rounds=3")):
         with pytest.raises(UserError, match=said):
             ask()
+
+
+def test_new_clients_stop_after_an_epoch_and_the_same_command_goes_on(capsys: pytest.CaptureFixture) -> None:
+    new = ["data.new=2", "data.new_epochs=3", "train.rounds=1"]
+    epochs = 0
+
+    def stop() -> bool:
+        nonlocal epochs
+        epochs += Record(next(Path("runs").iterdir())).done == 1
+        return epochs > 2
+
+    with pytest.raises(Stopped):
+        run_trial(compose([*SMALL, "tracking=none", *new]), stop=stop)
+    assert "2 new clients fine-tune for 3 epochs" in capsys.readouterr().err
+    stopped = Record(next(Path("runs").iterdir()))
+    assert (stopped.status["status"], stopped.done) == ("interrupted", 1)
+    ended = run(*new).record
+    assert len(stopped.rounds) == 1, "no round is trained again"
+    assert ended.new_clients.equals(run(*new, "paths.runs=other").record.new_clients)
+
+
+def test_too_few_rounds_for_scores_of_new_clients_name_rounds_that_have_them() -> None:
+    new = ["data.new=2", "data.new_epochs=1", "train.eval_every=2"]
+    run(*new, "train.rounds=5")
+    for rounds in (2, 3):
+        with pytest.raises(UserError, match=rf"no scores of new clients with the model of round {rounds}, only of 5"):
+            run(*new, f"train.rounds={rounds}")
 
 
 def test_a_method_without_a_global_model_starts_from_the_first_one() -> None:

@@ -53,7 +53,9 @@ def test_batches_are_cut_as_in_local_training():
     size = len(new.rows["train"][0]) - 1
     run = {**RUN, "batch": size}
     dropped, kept = (
-        fine_tune(task, new.subset([0]), w, Sgd(0.0, 0.0), epochs=1, batching=Batching(last_batch=each), **run)[-1]
+        list(fine_tune(task, new.subset([0]), w, Sgd(0.0, 0.0), epochs=1, batching=Batching(last_batch=each), **run))[
+            -1
+        ]
         for each in ("drop", "keep")
     )
     assert dropped.loss[0] != kept.loss[0]
@@ -69,6 +71,6 @@ def test_batches_are_cut_as_in_local_training():
 
 def test_a_client_is_tuned_alike_whoever_is_beside_it():
     task, new, w = setting()
-    together = fine_tune(task, new, w, Sgd(0.9, 0.0), epochs=2, **RUN)
-    alone = fine_tune(task, new.subset([2]), w, Sgd(0.9, 0.0), epochs=2, **RUN)
+    together = list(fine_tune(task, new, w, Sgd(0.9, 0.0), epochs=2, **RUN))
+    alone = list(fine_tune(task, new.subset([2]), w, Sgd(0.9, 0.0), epochs=2, **RUN))
     assert [s.loss[2] for s in together] == [s.loss[0] for s in alone]

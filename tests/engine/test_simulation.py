@@ -238,6 +238,16 @@ def test_scores_of_stale_models_can_be_stopped_and_continued() -> None:
     assert_same(dict(enumerate(rest.personal_models())), dict(enumerate(whole.personal_models())), "continued")
 
 
+def test_stale_models_are_scored_alike_wherever_they_lie_in_memory() -> None:
+    sim = advance(stale(case(FedRoD, {"init_personal": "copy"}).simulation()), 2)
+    for i, model in enumerate(sim.personal_models(torch.arange(3))):
+        (alone,) = sim.personal_models(torch.tensor([i]))
+        assert torch.equal(model, alone)
+        # Memory of its own, at an address that does not depend on the other models
+        assert model.storage_offset() == alone.storage_offset() == 0
+        assert model.untyped_storage().nbytes() == model.nbytes
+
+
 def test_a_state_in_memory_does_not_move_on() -> None:
     sim = advance(case(Local).simulation(), 2)
     state = sim.state()

@@ -36,9 +36,11 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def trained(*words: str) -> tuple[int, int]:
-    """Return the images that a trial is estimated to train on, and those that it does train on."""
+    """Return the images that a trial's rounds are estimated to train on, and those that they do train on."""
     config = compose([*words, *SMALL, "train.rounds=8"])
-    return cost.images_a_trial(config), int(run_trial(config).rounds["images"].sum())
+    return cost.images_a_trial(config) - cost.images_of_new_clients(config), int(
+        run_trial(config).rounds["images"].sum()
+    )
 
 
 def rows_of(config: Config) -> int:
@@ -128,6 +130,7 @@ def test_sizes_as_their_papers_and_options_say() -> None:
         ["partition=dirichlet_client", "partition.clients=2", "train.participation=1"],
         ["partition=classes", "train.participation=1"],
         ["partition=shards", "partition.clients=1", "partition.shards_per_client=1", "data.limit=500"],
+        ["partition=dirichlet_client", "partition.clients=2", "train.participation=0.5", "train.first_round=all"],
     ],
 )  # fmt: skip
 def test_images_are_exact_where_rows_divide(words: list[str]) -> None:
@@ -312,6 +315,17 @@ def test_a_private_step_is_timed_as_one() -> None:
     assert private is not None
     assert plain is not None
     assert private < plain / 1.5
+
+
+def test_the_epochs_of_new_clients_are_counted_once() -> None:
+    words = ["partition=iid", "partition.clients=10", "algorithm=apfl", "train.rounds=2", *SMALL]
+    plain, new = compose(words), compose([*words, "data.new=5", "data.new_epochs=30"])
+    rows = cost.partition_size(plain).rows
+    fine_tuning = 5 / 10 * 30 * rows
+    trained = cost.images_a_round(new) * 2
+    assert cost.images_a_trial(new) == trained + fine_tuning
+    assert cost.gradients_of_trial(new) == 2 * trained + fine_tuning, "APFL takes two gradients, fine-tuning one"
+    assert cost.gradients_of_trial(plain) == 2 * cost.images_a_trial(plain)
 
 
 def test_batches_are_not_larger_than_clients() -> None:

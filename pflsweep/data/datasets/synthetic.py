@@ -8,15 +8,18 @@ beta are standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 
 training.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.pack import content, pack
+from pflsweep.ops import memory
 from pflsweep.ops.random import generator
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, in_gb
 
 
 def load(
@@ -41,6 +44,12 @@ def load(
     for option, (value, lowest) in {**least, "features": (features, 1)}.items():
         if value < lowest:
             raise UserError(f"dataset.{option} is {value}: it must be at least {lowest}.")
+    needed = 4.0 * clients * (50 + math.exp(6)) * features  # x, by the mean size of a client
+    if needed + 8.0 * features * classes > (has := memory.total(torch.device("cpu"))):
+        raise UserError(
+            f"dataset.clients={clients}, dataset.features={features} and dataset.classes={classes} take about "
+            f"{in_gb(needed + 8.0 * features * classes)}, and this machine has {in_gb(has)} of memory. Use fewer."
+        )
     if not 0 < test_fraction < 1:
         raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
     drawn = [_client(generator(data_seed, "synthetic", k), alpha, beta, features, classes) for k in range(clients)]
@@ -58,9 +67,9 @@ def _client(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the samples of a client, (x [n, features], y [n])."""
     size = 50 + int(rng.lognormal(4, 2))
-    centre = rng.normal(0, alpha)
+    centre = rng.normal(0, abs(alpha))  # of -0.0, which numpy refuses
     weight, bias = rng.normal(centre, 1, (features, classes)), rng.normal(centre, 1, classes)
-    middle = rng.normal(rng.normal(0, beta), 1, features)
+    middle = rng.normal(rng.normal(0, abs(beta)), 1, features)
     spread = np.arange(1, features + 1) ** -0.6  # the square root of the variances j^-1.2
     x = middle + spread * rng.normal(size=(size, features))
     return x.astype(np.float32), (x @ weight + bias).argmax(1)

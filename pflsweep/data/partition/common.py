@@ -55,9 +55,11 @@ def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
 def check_test_split(dataset: Dataset, option: str) -> None:
     """Raise UserError on a dataset without a test split, which this partition keeps. option: the partition's name."""
     if dataset.train == len(dataset.y):
+        lacks = f"{dataset.name} has none" if dataset.limit is None else f"data.limit={dataset.limit} leaves none of it"
+        larger = "" if dataset.limit is None else "a larger limit, or "
         raise UserError(
-            f"partition={option} keeps the dataset's own test split, and {dataset.name} has none: use a partition that "
-            "cuts one, such as dirichlet."
+            f"partition={option} keeps the dataset's own test split, and {lacks}: use {larger}a partition that cuts "
+            "one, such as dirichlet."
         )
 
 
@@ -93,6 +95,10 @@ def rows_of_classes(dataset: Dataset, split: slice, rng: np.random.Generator) ->
     return [start + rng.permutation(np.flatnonzero(y == k)) for k in range(dataset.classes)]
 
 
+# What also helps where a client has a part of its rows for testing
+OF_CUT = "; or a partition.test_fraction nearer to 0.5, or for natural clients a larger partition.least"
+
+
 def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows:
     """Return each client's rows cut into training and test rows at random, not stratified.
 
@@ -105,7 +111,7 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
         held = _held(len(own), test_fraction)
         train.append(shuffled[held:])
         test.append(shuffled[:held])
-    return finished(train, test)
+    return sorted_rows(train, test, OF_CUT)
 
 
 def consecutive(dataset: Dataset, parts: Sequence[np.ndarray], test_fraction: float) -> Rows:
@@ -116,7 +122,7 @@ def consecutive(dataset: Dataset, parts: Sequence[np.ndarray], test_fraction: fl
     """
     kept = [len(own) - _held(len(own), test_fraction) for own in parts]
     train = [dataset.before(own, n) for own, n in zip(parts, kept, strict=True)]
-    return finished(train, [own[n:] for own, n in zip(parts, kept, strict=True)])
+    return sorted_rows(train, [own[n:] for own, n in zip(parts, kept, strict=True)], OF_CUT)
 
 
 def _held(samples: int, test_fraction: float) -> int:
@@ -126,18 +132,17 @@ def _held(samples: int, test_fraction: float) -> int:
     return math.ceil(samples * test_fraction - 0.01)
 
 
-def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
+def sorted_rows(train: Sequence[np.ndarray], test: Sequence[np.ndarray], advice: str = "") -> Rows:
     """Return the Rows of a partition, each array sorted.
 
-    Raises UserError if a client has no training or no test data.
+    Raises UserError if a client has no training or no test data. advice: what else would help, for the message.
     """
     for name, parts in (("training", train), ("test", test)):
         empty = [client for client, own in enumerate(parts) if not len(own)]
         if empty:
             raise UserError(
                 f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in all). Use "
-                "fewer clients (partition.clients), a less uneven partition, a partition.test_fraction nearer to 0.5, "
-                "or for natural clients a larger partition.least."
+                f"fewer clients (partition.clients), or a less uneven partition{advice}."
             )
     return Rows(_in_order(train), _in_order(test))
 

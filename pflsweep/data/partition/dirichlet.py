@@ -9,9 +9,9 @@ from pflsweep.data.partition.common import (
     check_least,
     check_test_split,
     drawn,
-    finished,
     pooled,
     rows_of_classes,
+    sorted_rows,
 )
 from pflsweep.ops.random import generator
 
@@ -86,7 +86,7 @@ def by_client(dataset: Dataset, seed: int, clients: int, alpha: float) -> Rows:
     rng = generator(seed, "partition dirichlet by client")
     q = rng.dirichlet(np.full(dataset.classes, alpha), clients)
     train, test = (_deal(rows_of_classes(dataset, part, rng), q, rng) for part in splits)
-    return finished(train, test)
+    return sorted_rows(train, test)
 
 
 def _deal(by_class: list[np.ndarray], q: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

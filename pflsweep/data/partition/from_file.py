@@ -56,7 +56,7 @@ def _json(file: Path) -> dict[str, Any]:
 def _npz(file: Path) -> dict[str, Any]:
     parts: dict[str, dict[int, Any]] = {}
     for key, array in read_npz(file, KEYS).items():
-        named = re.fullmatch(rf"({'|'.join(SPLITS)})_(\d+)", key)
+        named = re.fullmatch(rf"({'|'.join(SPLITS)})_(0|[1-9]\d*)", key)
         if named is None:
             raise UserError(f"it has an array '{key}', and should have {KEYS}.")
         parts.setdefault(named[1], {})[int(named[2])] = array

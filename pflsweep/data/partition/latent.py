@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_test_split, finished, require
+from pflsweep.data.partition.common import check_test_split, require, sorted_rows
 from pflsweep.data.partition.embedding import embed
 from pflsweep.ops.random import generator
 
@@ -48,7 +48,7 @@ def split(
     group = np.arange(clients) * clusters // clients
     splits = slice(0, dataset.train), slice(dataset.train, rows)
     train, test = (_dealt(found[part], part.start, group, rng) for part in splits)
-    return finished(train, test)._replace(group=group, checksum=seen.checksum, accuracy=seen.accuracy)
+    return sorted_rows(train, test)._replace(group=group, checksum=seen.checksum, accuracy=seen.accuracy)
 
 
 def cluster(z: np.ndarray, clusters: int, starts: int, rng: np.random.Generator) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_owner, check_test_split, consecutive, finished, pooled, require
+from pflsweep.data.partition.common import check_owner, check_test_split, consecutive, pooled, require, sorted_rows
 from pflsweep.ops.random import generator
 from pflsweep.util.once import warn_once
 
@@ -42,7 +42,8 @@ def split(
     names = np.array([dataset.owners[owners[owner]] for owner in able]) if dataset.owners else None
     if test_fraction is None:
         check_test_split(dataset, "natural partition.test_fraction=null")
-        rows = finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])
+        of_splits = [own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts]
+        rows = sorted_rows(*of_splits, "; or a larger partition.least")
     elif dataset.overlap:
         rows = consecutive(dataset, parts, test_fraction)
     else:

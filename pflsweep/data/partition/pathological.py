@@ -72,8 +72,8 @@ def _sizes(total: int, holders: int, balanced: bool, least: int, classes: int, r
     else:
         low, high = int(max(even / 10, least / classes)), int(even)
         rule = (
-            f"least / {classes} must be below the {even:g} samples that each of a class's {holders} clients "
-            "has evenly; use a smaller least, fewer clients, or balanced=true"
+            f"least / {classes} must be below {high}, the whole samples that each of a class's {holders} clients has "
+            "evenly, and so must a tenth of these; use a smaller least, fewer clients, or balanced=true"
         )
         require(low < high, "least", least, rule)
         sizes = rng.integers(low, high, holders - 1).tolist()

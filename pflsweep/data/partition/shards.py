@@ -3,7 +3,14 @@
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_clients, check_test_split, finished, labels, require, rows_of_classes
+from pflsweep.data.partition.common import (
+    check_clients,
+    check_test_split,
+    labels,
+    require,
+    rows_of_classes,
+    sorted_rows,
+)
 from pflsweep.data.partition.stats import label_counts
 from pflsweep.ops.random import generator
 
@@ -48,7 +55,7 @@ def _with_test(dataset: Dataset, cut: list[np.ndarray], each: int, rng: np.rando
     """Return the Rows of shards dealt at random, `each` to a client, with test rows of the classes that it holds."""
     train = [np.concatenate([cut[shard] for shard in own]) for own in rng.permutation(len(cut)).reshape(-1, each)]
     tested = rows_of_classes(dataset, slice(dataset.train, len(dataset.y)), rng)
-    return finished(train, _alike(tested, label_counts(train, labels(dataset), dataset.classes)))
+    return sorted_rows(train, _alike(tested, label_counts(train, labels(dataset), dataset.classes)))
 
 
 def _alike(by_class: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
