@@ -44,6 +44,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
         commands=[code(ledger.command) for ledger in sweeps],
         waiting=[line for ledger in sweeps for line in _waiting(ledger)],
+        elsewhere=[line for ledger in sweeps for line in _elsewhere(ledger, chosen)],
         left_out=_left_out(chosen),
         goal=None if goal is None else f"{100 * goal:g}%",
     )
@@ -216,6 +217,23 @@ def _waiting(ledger: Ledger) -> list[str]:
         for (setting, method), group in ledger.groups.items()
         if len(group["trials"]) < seeds
     ]
+
+
+def _elsewhere(ledger: Ledger, chosen: Chosen) -> list[str]:
+    """Return which finished trials of a sweep have no record here, since they were trained on another machine or
+    deleted.
+    """
+    places = {ledger.path.parent.parent, *chosen.places, *(record.place.parent for record in chosen.records)}
+    lines = []
+    for (setting, method), group in ledger.groups.items():
+        lacking = [
+            code(identity)
+            for identity in group["trials"].values()
+            if not any((place / identity / "meta.json").exists() for place in places)
+        ]
+        if lacking:
+            lines.append(f"{inline(f'{method} {setting}'.strip())}: {', '.join(lacking)}")
+    return lines
 
 
 def _left_out(chosen: Chosen) -> list[str]:

@@ -16,6 +16,7 @@ def table_with_legend(
     partial: Collection[str] = (),
     names: Mapping[str, str] = {},
     page: str | None = None,
+    tracked: bool = True,
 ) -> str:
     """Return the table of `pflsweep report` as text, with a legend below it.
 
@@ -23,6 +24,7 @@ def table_with_legend(
     partial: identities of final trials whose search elected a winner although points have no result.
     names: as for `brief`.
     page: of the trials' table, beside the comparison of runs; None if they have none.
+    tracked: whether the command sends runs to MLflow.
     """
     table = brief(records, searched, partial, names).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
@@ -30,7 +32,6 @@ def table_with_legend(
     runs = next((folder for folder in folders if folder.is_relative_to(Path.cwd())), next(iter(folders)))
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
     judged = " or ".join(dict.fromkeys(scored_on(record.config) for record in records))
-    tracked = any(record.tracking.backend != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
     own = "" if page is None else f"`pflsweep report {page}{where}` makes the table's page; "

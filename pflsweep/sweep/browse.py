@@ -45,8 +45,11 @@ def _short(word: str) -> str:
     return f"{key.rpartition('.')[2]}={value}" if equals else word
 
 
-def sweep_of(plan: Plan) -> SweepRun:
-    """Return the name, params and tags of a sweep's own run. Its params are those that all trials share."""
+def sweep_of(plan: Plan, command: str) -> SweepRun:
+    """Return the name, params and tags of a sweep's own run. Its params are those that all trials share.
+
+    command: as in the ledger.
+    """
     configs = [relevant(group.config) for group in plan.groups]
     searched = {key for group in plan.groups for key in group.space}
     same = {
@@ -63,6 +66,7 @@ def sweep_of(plan: Plan) -> SweepRun:
         "method": _join(group.method for group in plan.groups),
         "dataset": _join(group.config.choices["dataset"] for group in plan.groups),
         "setting": _join(map(setting_of, plan.groups)),
+        "command": mlflow_text(command),
     }
     return SweepRun(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
 

@@ -25,15 +25,22 @@ def path(plan: Plan) -> Path:
     return file_of(plan.folder, plan.id, plan.reading, plan.name, plan.scale)
 
 
-def write(sweep: SweepState, command: list[str]) -> None:
-    """Write the ledger of a sweep as it is now. Raises UserError if the disk is full or read-only."""
+def command_text(words: list[str]) -> str:
+    """Return a sweep's command as one line for a shell, without passwords. words: its arguments."""
+    return without_password(shlex.join(["pflsweep", "-m", *words]))
+
+
+def write(sweep: SweepState, words: list[str]) -> None:
+    """Write the ledger of a sweep as it is now. words: its command's arguments. Raises UserError if the disk is full or
+    read-only.
+    """
     plan = sweep.plan
     content = {
         "format": FORMAT,
         "sweep": plan.name,
         "scale": plan.scale,
         "reading": plan.reading,
-        "command": without_password(shlex.join(["pflsweep", "-m", *command])),
+        "command": command_text(words),
         "written": round(time.time(), 3),
         "seeds": plan.seeds,
         "tune": asdict(plan.tune),

@@ -34,6 +34,7 @@ from pflsweep.sweep.search_space import Point, Space, grid_points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import described, numerics, own_code_hashes
 from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.once import warn_once
 
 # Of the keys that are no part of a trial's identity, those that choose data, which are
 OF_DATA = ("data.root", "dataset.path", "partition.path")
@@ -73,6 +74,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
     _check_has_effect(words, groups)
+    _warn_same_trials(groups)
     config_seed = groups[0].config.seed
     seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
@@ -401,6 +403,18 @@ def _check_new_clients(plan: Plan) -> None:
                 f"data.new with several numbers of rounds ({group.name}): new clients are measured after the last "
                 "round alone, so trials that go on lose what was measured. Give one train.rounds and do not search it "
                 "(tune=hyperband does), or use data.new=0."
+            )
+
+
+def _warn_same_trials(groups: list[Group]) -> None:
+    """Warn about rows of a table that train the same trials in a column: they are shown as one row."""
+    seen: dict[str, str] = {}
+    for group in groups:
+        what = [relevant(group.config), {key: axis._asdict() for key, axis in group.space.items()}, group.setting]
+        first = seen.setdefault(json.dumps(what, sort_keys=True, default=str), group.method)
+        if first != group.method:
+            warn_once(
+                __name__, f"rows '{first}' and '{group.method}' are the same trials: comparisons show one of them"
             )
 
 

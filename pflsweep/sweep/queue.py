@@ -1,12 +1,13 @@
 """The queue of a sweep, kept in Optuna's storage: a study for each search and one for the final trials.
 
-Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which is
+Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker leases it by setting it RUNNING, which is
 granted once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
 several trials of Optuna: `state_of` says which one counts.
 """
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -35,11 +36,16 @@ from pflsweep.sweep.slot_state import (
 )
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.storage import SILENCE, storage_url
+from pflsweep.trial.metadata import shipped_code
+from pflsweep.util.source_hash import edited_components
+
+log = logging.getLogger(__name__)
 
 LONGEST_NAME = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
 FINAL_SLOT = Slot(0, True, 0)  # stands for all final trials, since they share one study
 # Attribute of the final trials' study: a new value makes other commands read settled searches again
 RETRY_TOKEN = "retried"
+CODE = "code"  # attribute of that study: digests of the code that the sweep's last command has
 
 
 @dataclass(eq=False)
@@ -79,6 +85,7 @@ class Queue:
         self._settled_studies.clear()
         self.refresh()
         self._describe()
+        self._compare_code()
         runs = self.plan.runs if self.plan.workers.storage is None else None
         # Slots of a command that was killed still seem to run; without this they would come last
         if any(state.status == "running" for state in self.sweep.states.values()):
@@ -102,6 +109,24 @@ class Queue:
         attrs = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
         for name, slots in self._slots_by_study().items():
             self.database.describe(name, self.plan.metric_name(slots[0]), attrs)
+
+    def _compare_code(self) -> None:
+        """Warn if this sweep was begun with other code of pflsweep, such as another version on another machine."""
+        if self.sweep.finished:
+            return
+        study, mine = self._study_name(FINAL_SLOT), {}
+        for group in self.plan.groups:
+            for part, digest in shipped_code(group.config).items():
+                mine[part if part == "engine" else f"{part}={group.config.choices[part]}"] = digest
+        before = self.database.study_attrs(study).get(CODE) or {}
+        if edited := edited_components(before, mine):
+            log.warning(
+                "%s: this sweep was begun with other code of pflsweep (%s): its trials may differ from those that are "
+                "trained now. Use one version on all machines; after an update train in another folder (paths.runs).",
+                self.plan.name, ", ".join(edited),
+            )  # fmt: skip
+        if mine != before:
+            self.database.set_study_attr(study, CODE, {**before, **mine})
 
     def refresh(self) -> None:
         """Read the state of every slot from the database."""

@@ -106,7 +106,7 @@ class TrialSweeper(Sweeper):
         # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
         track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
-            open_sweep(options, plan.id, sweep_of(plan))
+            open_sweep(options, plan.id, sweep_of(plan, ledger.command_text(self._ledger_words)))
         if unfinished:
             if launch.is_here(plan, self.launcher) and (forecast := summary.forecast(plan)):
                 print(forecast, file=sys.stderr)
@@ -146,7 +146,7 @@ class TrialSweeper(Sweeper):
         with signals.handled(_say_finishing):
             ledger.write(queue.sweep, self._ledger_words)
             # A store that is gone lacks them, too
-            lost = track and restore_sweep(options, plan.id, sweep_of(plan))
+            lost = track and restore_sweep(options, plan.id, sweep_of(plan, ledger.command_text(self._ledger_words)))
             with part_of(plan.id):
                 if track and (sent := sent_trials(options, plan.id)) is not None:
                     # Trials of a search first: a winner may be one of them, and is shown as a final trial

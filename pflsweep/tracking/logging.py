@@ -247,8 +247,11 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     with tempfile.TemporaryDirectory() as folder:
         page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
-        for picture in sorted(Path(folder).glob("accuracy*.svg"))[:1]:
-            add_picture(client, parent, f"comparison/{picture.name}", "Accuracy by round")
+        pictures = sorted(Path(folder).glob("accuracy*.svg"))
+        # MLflow keeps 8,000 characters of a description
+        for picture in pictures[:1]:
+            of = f" in the first of {len(pictures)} settings (`comparison/runs.html` has all)" * (len(pictures) > 1)
+            add_picture(client, parent, f"comparison/{picture.name}", f"Accuracy by round{of}")
 
 
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:

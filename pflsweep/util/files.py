@@ -36,9 +36,11 @@ TEMPORARY = ".tmp"
 
 
 # How the system, SQLite, PostgreSQL and PyTorch report a disk that is full or read-only.
-FULL_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+FULL_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 FULL_TEXT = re.compile(
-    "no space left|disk is full|DiskFull|read-?only (database|file system)|quota exceeded|file write failed",
+    "no space left|disk is full|DiskFull|read-?only (database|file system)|quota exceeded|file too large"
+    # PyTorch's words where it could not write all
+    "|file write failed|unexpected pos",
     re.IGNORECASE,
 )
 # SQLite says these where the files beside its database cannot grow, but also where its folder was deleted.
@@ -73,7 +75,7 @@ def as_disk_full(
             room = "" if there is None or read_only else f"; {free(there)} of space are free there"
             return DiskFull(
                 f"{place} cannot be written to ({said}{room}). {'Choose' if read_only else 'Make room, or choose'} "
-                f"another folder ({choice}). Nothing that was written is lost: the same command goes on."
+                f"another folder ({choice}). What was written stays; the same command goes on from there."
             )
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return error

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from pflsweep.commands.report import main
+from pflsweep.records.record import Record
 from pflsweep.records.select import choose
 from pflsweep.report import figures, style
+from pflsweep.util import files
 from pflsweep.util.errors import UserError
-from tests.report.records import create, finished, partition, train
+from tests.report.records import create, finished, group, ledger, partition, train
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -169,6 +171,20 @@ def test_a_record_of_several_versions_of_the_code_is_marked(here):
     text = (here / "reports/comparison/runs.md").read_text()
     assert "- pgfed-digits-dirichlet-2: its rounds were trained by 2 versions of the code" in text
     assert text.count("versions of the code") == 1
+
+
+def test_finished_trials_of_a_sweep_without_a_record_here_are_named(here):
+    (there,) = [Record(each) for each in (here / "runs").iterdir() if Record(each).meta["method"] == "pgfed"]
+    trials = {"0": there.meta["identity"], "1": "a" * 16}
+    content = ledger([group("mnist", "pgfed", trials=trials), group("mnist", "local", trials={"0": "b" * 16})])
+    (here / "runs/sweeps").mkdir()
+    files.write_json(here / "runs/sweeps/a.json", content)
+    main(["runs"])
+    lacking = (here / "reports/comparison/runs.md").read_text().split("without a record here")[1].split("##")[0]
+    assert [line for line in lacking.splitlines() if line.startswith("- ")] == [
+        f"- pgfed mnist: `{'a' * 16}`",
+        f"- local mnist: `{'b' * 16}`",
+    ]
 
 
 def test_a_trial_counts_once(here):

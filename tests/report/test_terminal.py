@@ -49,7 +49,9 @@ def test_records_in_several_folders_are_all_named(tmp_path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path / "here")
     last = table_with_legend(records).splitlines()[-2:]
     assert last[0].startswith("Next: `pflsweep report runs` writes")
-    assert last[0].endswith("; records are in runs/.")
+    assert last[0].endswith("; `pflsweep ui` shows the runs in a browser; records are in runs/.")
+    untracked = table_with_legend(records, tracked=False).splitlines()[-2]
+    assert untracked.endswith("writes a comparison; records are in runs/.")
     assert last[1] == f"2 of 3 records are in {there}: `pflsweep record import '{there}'` copies them first."
 
 

@@ -38,6 +38,7 @@ def test_the_same_records(launcher: list[str], basic: Path, tmp_path: Path) -> N
     require_each_once(database(tmp_path), 4)
     # The launcher leaves no folders
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert not list(tmp_path.glob("runs/sweeps/submitit/%j"))
     (plan,) = tmp_path.glob("runs/sweeps/plans/*.json")
     # A storage's URL may have a password
     assert stat.S_IMODE(plan.stat().st_mode) == 0o600

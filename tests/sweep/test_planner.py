@@ -449,6 +449,16 @@ def test_the_id_changes_with_a_methods_version(monkeypatch: pytest.MonkeyPatch) 
     assert planned(*SAME).id != before
 
 
+def test_rows_that_train_the_same_trials_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    Path("sweeps").mkdir()
+    rows = "{a row: algorithm=fedavg, its twin: algorithm=fedavg, another: algorithm=fedavg train.lr=0.3}"
+    Path("sweeps/mine.yaml").write_text(f"settings: {{a: partition=iid, b: partition=shards}}\nmethods: {rows}\n")
+    planned("sweep=mine")
+    assert [record.getMessage() for record in caplog.records] == [
+        "rows 'a row' and 'its twin' are the same trials: comparisons show one of them"
+    ]
+
+
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     Path("sweeps").mkdir()
     Path("sweeps/mine.yaml").write_text(

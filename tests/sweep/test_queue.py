@@ -16,6 +16,7 @@ from sqlalchemy import event
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
+from pflsweep.sweep import queue as queue_module
 from pflsweep.sweep import storage as storages
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.queue import Lease, Queue
@@ -93,6 +94,21 @@ def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
     # The first of equal points wins
     assert final.point == {"train.lr": 0.2}
     assert not queue.sweep.finished
+
+
+def test_other_code_of_pflsweep_is_named_and_trains_on(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(plan)
+    opened(plan)
+    assert not caplog.records
+    edited = {"engine": "0" * 16, "algorithm": "1" * 16}
+    monkeypatch.setattr(queue_module, "shipped_code", lambda config: edited)
+    for said in (1, 1):
+        queue = opened(plan)
+        assert len(caplog.records) == said, "and the code is known then"
+    assert "begun with other code of pflsweep (engine, algorithm=fedavg)" in caplog.text
+    assert queue.lease_next() is not None
 
 
 def test_a_slot_is_granted_once(plan: Plan) -> None:

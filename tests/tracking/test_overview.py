@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import socket
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def test_trials_of_a_search_and_its_winner_have_names_and_roles_of_their_own(sto
     assert (params["train.rounds"], params["seeds"], params["tune.sampler"]) == ("2", "[0, 1]", "random")
     assert "train.lr" not in params, "what was searched is not a param of all"
     assert (parent.data.tags["method"], parent.data.tags["dataset"]) == ("fedavg, fedprox", "digits")
+    assert parent.data.tags["command"] == shlex.join(["pflsweep", *words])
     means = {
         method: sum(finals[name].data.metrics["summary/accuracy"] for name in finals if name.startswith(f"{method} "))
         / 2

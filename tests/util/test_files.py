@@ -69,7 +69,7 @@ def test_a_lock_is_released_although_a_fork_has_a_copy_of_it(tmp_path: Path) -> 
         os.close(reader)
 
 
-@pytest.mark.parametrize(("number", "room"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+@pytest.mark.parametrize(("number", "room"), [(errno.ENOSPC, True), (errno.EFBIG, True), (errno.EROFS, False)])
 def test_room_helps_on_a_full_disk_alone(tmp_path: Path, number: int, room: bool) -> None:
     said = str(files.as_disk_full(OSError(number, os.strerror(number)), tmp_path))
     assert ("Make room, or choose another folder" in said) is ("of space are free there" in said) is room

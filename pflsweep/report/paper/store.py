@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -305,8 +306,15 @@ def _value(trial: FinishedTrial, key: str) -> Any:
 def _mixed(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
     _, group = groups[0]
     runs = " and ".join(f"{trial.name} ({trial.folder})" for trial in trials)
-    files = ", ".join(str(ledger.path) for ledger, _ in groups)
+    by_age = sorted((ledger for ledger, _ in groups), key=lambda ledger: ledger.written)
+    files = "; ".join(f"{ledger.path} (of {_moment(ledger.written)}, `{ledger.command}`)" for ledger in by_age)
     return UserError(
-        f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in {files}: "
-        "move the ledger of the sweep that is not meant away (no run is lost), or report on another scale."
+        f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in these "
+        f"ledgers, the oldest first: {files}. Move the ledger of the sweep that is not meant away (no run is lost), "
+        "such as that of a sweep file which you have changed since, or report on another scale."
     )
+
+
+def _moment(seconds: float) -> str:
+    """Return a moment as text, to the minute, in UTC. seconds: since 1970."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

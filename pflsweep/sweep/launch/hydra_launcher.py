@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pflsweep.sweep.worker import work
 from pflsweep.trial.process import Stop
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
-from pflsweep.util.errors import UserError, shortened
+from pflsweep.util.errors import UserError, counted, shortened
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
 
@@ -52,7 +52,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
     if slurm:
         logs = folder / "submitit"
-        say(f"{len(jobs)} job{'s' * (len(jobs) > 1)} to submit, with logs in {logs}. This command waits for them.")
+        say(f"{counted(len(jobs), 'job')} to submit, with logs in {logs}. This command waits for them.")
     try:
         for returned in _returns(launcher, jobs, folder):
             returned.return_value  # noqa: B018 (raises what the job raised)
@@ -79,6 +79,10 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
             f"hydra/launcher: {name} could not bring the workers to their end ({reason}). What is trained is kept: "
             "the same command continues, by itself or with another launcher."
         ) from error
+    finally:
+        # submitit makes it, and then writes into folders that have the job's number in place of %j
+        with suppress(OSError):
+            (folder / "submitit" / "%j").rmdir()
 
 
 def launched(worker: str) -> None:

@@ -209,7 +209,8 @@ def print_results(queue: Queue, track: bool) -> int:
         if group.method != method_name(group.config.choices):
             names |= dict.fromkeys(finals, group.method)
     page = plan.name if plan.name in layout.names() else None
-    shown = table_with_legend(records, keys, partial, names, page) if records else None
+    tracked = plan.groups[0].config.tracking.backend != "none"
+    shown = table_with_legend(records, keys, partial, names, page, tracked) if records else None
     print(shown or tables["status"].to_string(index=False))
     if elsewhere := _elsewhere(sweep):
         print(f"Records on other machines: {elsewhere}. Copy them into one folder for `pflsweep report`.")

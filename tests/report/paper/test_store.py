@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -166,7 +167,8 @@ def test_seeds_of_different_configs_are_an_error_that_names_the_runs(sweep: Swee
     for record in (first, second):
         assert record.meta["identity"] in str(error.value)
     assert "train.lr is 0.05 and 0.5" in str(error.value)
-    assert "a.json" in str(error.value)
+    oldest, newest = (re.escape(f"{name}.json (of ") for name in "ab")
+    assert re.search(rf"the oldest first: \S*{oldest}\d{{4}}-.* UTC, `pflsweep .*`\); \S*{newest}", str(error.value))
 
 
 @pytest.mark.parametrize("keys", [({}, {"dataset__augment": "crop_flip"}), ({"dataset__augment": "crop_flip"}, {})])
