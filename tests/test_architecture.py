@@ -145,7 +145,7 @@ def test_private_names_of_hydra_are_in_one_file(name: str) -> None:
         ("pflsweep.commands.report, pflsweep.report.page", "torch"),
     ],
 )
-def test_not_even_by_a_detour(modules: str, absent: str) -> None:
+def test_no_indirect_import_of_heavy_libraries(modules: str, absent: str) -> None:
     program = f"import sys, {modules}; print(*sorted(set('{absent}'.split()) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT.parent)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

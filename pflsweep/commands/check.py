@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import pflsweep
+from pflsweep.commands.parser import Parser
 from pflsweep.config.hydra_loader import option_files, read_option, yaml_errors, yaml_of
 from pflsweep.config.node import Node, import_object
 from pflsweep.config.schema import check_fields
@@ -20,7 +21,7 @@ from pflsweep.conformance.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Method, Verbs
 from pflsweep.methods.task import Task
-from pflsweep.util.errors import BadReturn, Parser, UserError, nearest
+from pflsweep.util.errors import BadReturn, UserError, nearest
 
 # Files that are left out when a message says where an error was raised: they only do what the method asks for
 NOT_TO_BLAME = (os.path.dirname(torch.__file__), fake_device.__file__)

@@ -6,13 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from pflsweep.commands.main import COMMANDS, config_dir_of
+from pflsweep.commands.parser import Parser
 from pflsweep.config import options
 from pflsweep.config.compose import is_of_sweep
 from pflsweep.config.hydra_errors import known_keys
 from pflsweep.config.hydra_loader import GROUPS, option_files
 from pflsweep.config.keys import key_of
 from pflsweep.util import files
-from pflsweep.util.errors import Parser, UserError
+from pflsweep.util.errors import UserError
 from pflsweep.util.resources import sweep_names, yaml_names
 
 # Bash splits words at `=` and `:` and replaces the last part alone, so the parts before are cut off the candidates

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pflsweep.commands.parser import Parser
 from pflsweep.util import files
-from pflsweep.util.errors import Parser, UserError
+from pflsweep.util.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

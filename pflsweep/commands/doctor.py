@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep import __version__
+from pflsweep.commands.parser import Parser
 from pflsweep.config.compose import Config, compose_both
 from pflsweep.config.hydra_errors import SweepOnly
 from pflsweep.config.hydra_loader import option_files
@@ -21,7 +22,7 @@ from pflsweep.config.schema import check
 from pflsweep.engine.workers import usable_cores
 from pflsweep.sweep.command import check_command
 from pflsweep.util import files, processor
-from pflsweep.util.errors import Parser, UserError, in_gb, one_line, without_password
+from pflsweep.util.errors import UserError, counted, in_gb, one_line, without_password
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 LITTLE = 1e9  # bytes; less free space is reported, since a record with its checkpoint may take that much
@@ -150,7 +151,7 @@ def _devices(command: CommandConfig) -> Iterator[Finding]:
     from pflsweep.trial.device import device_of
 
     cores, size = usable_cores(), memory.total(torch.device("cpu"))
-    yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {in_gb(size)} of memory")
+    yield Finding(OK, f"CPU: {processor.name()}, {counted(cores, 'core')}, {in_gb(size)} of memory")
     if not torch.cuda.is_available():
         why = _without_cuda()
         yield Finding(WRONG, why) if why else Finding(OK, "no GPU: training is on the CPU")

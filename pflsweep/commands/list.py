@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pflsweep.commands.parser import Parser
 from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
 from pflsweep.config.identity import shipped_options
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
-from pflsweep.util.errors import Parser, UserError, counted, nearest
+from pflsweep.util.errors import UserError, counted, nearest
 from pflsweep.util.resources import sweep_names, yaml_names
 
 GROUP_OF = {

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from pflsweep.commands.parser import Parser
 from pflsweep.config.options import Tracking
 from pflsweep.records import archive
 from pflsweep.records.checked import Contents, read_contents
@@ -17,7 +18,7 @@ from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches, trials_of
 from pflsweep.records.select import Chosen, choose
-from pflsweep.util.errors import Parser, UserError, counted, nearest
+from pflsweep.util.errors import UserError, counted, nearest
 
 
 def main(argv: list[str]) -> int:

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pflsweep.commands.parser import Parser
 from pflsweep.util import files
-from pflsweep.util.errors import Parser, UserError, counted
+from pflsweep.util.errors import UserError, counted
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.layout import Layout

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from typing import NoReturn
 
+from pflsweep.commands.parser import Parser
 from pflsweep.config.options import Tracking
 from pflsweep.tracking.address import DEFAULT, HOST, PORT, sqlite_file
 from pflsweep.tracking.failures import OF_UI, store_errors, with_advice
 from pflsweep.tracking.store import check_file, check_server, runs_address
-from pflsweep.util.errors import Parser, UserError, without_password
+from pflsweep.util.errors import UserError, without_password
 
 # A program that prints the address when the server answers, and opens it. It runs in a process of its own, since this
 # one becomes MLflow, and ends with it. A proxy of the environment would not reach this machine.

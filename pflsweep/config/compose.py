@@ -20,7 +20,7 @@ from pflsweep.util.errors import UserError
 
 # Interpolations that are the same in all trials of a sweep (environment, Hydra), and those of the trial's own keys
 _CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
-_REFERENCE = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
+_INTERPOLATION = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
 K = TypeVar("K", bound=options.Keys)
 
 
@@ -40,8 +40,8 @@ class Config:
 
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
-    reference: dict[str, Any]  # the same options without the user's values; its keys and their types are allowed
-    links: dict[str, Any]  # full key -> its value before it was resolved, such as ${train.lr}
+    defaults: dict[str, Any]  # the same options without the user's values; its keys and their types are allowed
+    interpolations: dict[str, Any]  # full key -> its value before it was resolved, such as ${train.lr}
 
     data = _Group("data", options.Data)
     train = _Group("train", options.Train)
@@ -122,22 +122,21 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
         values = trial_part(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key} cannot be resolved: {str(error).splitlines()[0]}.") from error
-    # A config without values of the user's is its own reference.
+    # A config without values of the user's is its own default
     if all(key_of(word) in GROUPS for word in hydra.overrides.task):
         unresolved = trial_part(composed)
-        return Config(values, choices, unresolved, _links(unresolved, composed))
+        return Config(values, choices, unresolved, _interpolations(unresolved, composed))
     chosen = [quoted(f"{group}={option}") for group, option in choices.items()]
     chosen += [
         quoted(f"{at}={option}") for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at
     ]
-    return Config(
-        values, choices, _reference(tuple(chosen), sources, _edited(sources)), _links(trial_part(composed), composed)
-    )
+    defaults = _defaults(tuple(chosen), sources, _edited(sources))
+    return Config(values, choices, defaults, _interpolations(trial_part(composed), composed))
 
 
-# Cached, since composing a reference takes as long as the config itself, and most configs of a sweep share it.
+# Cached, since composing the defaults takes as long as the config itself, and most configs of a sweep share it.
 @lru_cache(maxsize=256)
-def _reference(options: tuple[str, ...], sources: tuple[str, ...], edited: Any) -> dict[str, Any]:
+def _defaults(options: tuple[str, ...], sources: tuple[str, ...], edited: Any) -> dict[str, Any]:
     """Return the config of some options without the user's values. edited: makes the cache miss after an edit."""
     return trial_part(load(list(options), list(sources)))
 
@@ -148,13 +147,15 @@ def _edited(sources: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     return tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in folder.glob("**/*.yaml"))
 
 
-def _links(unresolved: dict[str, Any], composed: DictConfig) -> dict[str, Any]:
+def _interpolations(unresolved: dict[str, Any], composed: DictConfig) -> dict[str, Any]:
     """Return the values that refer to other keys of the trial, by full key.
 
     What the environment (oc.env) and Hydra gave is kept, alone or inside such a value: ${oc.env:DATA}/${seed}.json
     becomes /data/${seed}.json. A value of other resolvers alone is kept, too.
     """
-    found = {key: value for key, value in flat(unresolved).items() if _REFERENCE.search(_CONSTANT.sub("", str(value)))}
+    found = {
+        key: value for key, value in flat(unresolved).items() if _INTERPOLATION.search(_CONSTANT.sub("", str(value)))
+    }
     return {
         key: _CONSTANT.sub(lambda each: str(_resolved(each[0], composed)), value) if isinstance(value, str) else value
         for key, value in found.items()

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from pflsweep.config.hydra_private import ConfigLoaderImpl, ConfigSearchPathImpl, get_yaml_loader
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.util.errors import UserError, one_line
-from pflsweep.util.files import require_readable
+from pflsweep.util.files import require_readable, without_duplicate_keys
 from pflsweep.util.resources import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
@@ -85,20 +85,7 @@ def yaml_of(text: str | IO[str]) -> Any:
 
 @cache
 def _yaml_loader() -> Any:
-    class Loader(get_yaml_loader()):  # type: ignore[misc]
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-            seen: dict[Any, str] = {}
-            for key_node, _ in node.value:
-                if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
-                    key, written = self.construct_object(key_node), key_node.value
-                    before = seen.get(key, seen.get(str(key)))
-                    if before is not None:
-                        said = f"found duplicate key {written}" + f", the same as {before}" * (before != written)
-                        raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
-                    seen |= {key: written, str(key): written}
-            return super().construct_mapping(node, deep=deep)
-
-    return Loader
+    return without_duplicate_keys(get_yaml_loader())
 
 
 @contextmanager

@@ -15,15 +15,15 @@ from pflsweep.config.keys import PLUGS, flat, put, under
 from pflsweep.config.node import Node
 from pflsweep.util.errors import UserError
 
-DESCRIBED = ("algorithm", *PLUGS, "study")  # groups whose options are the fields of the class that they build
-BUILT = ("model", "dataset", "partition")  # groups whose options are the parameters of the function that they call
+CLASS_GROUPS = ("algorithm", *PLUGS, "study")  # their options are fields of a class
+FUNCTION_GROUPS = ("model", "dataset", "partition")  # their options are parameters of a function
 
 
 def check(config: Config) -> None:
     """Raise UserError on the first key that is unknown, missing, of a wrong type or out of range."""
-    given, allowed = flat(config.values), flat(config.reference)
+    given, allowed = flat(config.values), flat(config.defaults)
     known = {**allowed, **options.rules()}
-    stray = [key for key in given if key not in known and not under(key, DESCRIBED)]
+    stray = [key for key in given if key not in known and not under(key, CLASS_GROUPS)]
     if stray:
         raise UserError(_stray(config, stray, [key for key in allowed if not key.endswith("._target_")]))
     for key in given:
@@ -43,7 +43,7 @@ def check(config: Config) -> None:
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
     if config.paths.runs.startswith("~"):
         raise UserError(f"paths.runs is {config.paths.runs!r}: '~' is the shell's. Write the folder out, or $HOME/...")
-    for group in DESCRIBED:
+    for group in CLASS_GROUPS:
         if group == "algorithm" or config.chooses(group):
             _check_described(config.node(group))
 
@@ -54,7 +54,7 @@ def _stray(config: Config, stray: list[str], allowed: list[str]) -> str:
     Hydra refuses such a key unless it is added by `+`, or by a setting that is for another option.
     """
     said = unknown_key(stray[0], allowed)
-    if (group := stray[0].partition(".")[0]) not in BUILT:
+    if (group := stray[0].partition(".")[0]) not in FUNCTION_GROUPS:
         return said
     away = " ".join(f"~{key}" for key in stray if under(key, (group,)))
     return (
@@ -69,7 +69,7 @@ def typed(config: Config) -> Config:
     The same holds for the items of lists.
     """
     given, values = flat(config.values), deepcopy(config.values)
-    rules = [*_rules(config), *(pair for group in DESCRIBED for pair in _described_rules(config, group))]
+    rules = [*_rules(config), *(pair for group in CLASS_GROUPS for pair in _class_rules(config, group))]
     for key, rule in rules:
         if type(given.get(key)) is int and float in rule.kinds and int not in rule.kinds:
             put(values, key, float(given[key]))
@@ -85,10 +85,10 @@ def neutral_values(config: Config) -> dict[str, Any]:
     partition it is the default of the function's parameter, since passing the default is the same call.
     """
     found = {**NEUTRAL, **GONE}
-    for group in DESCRIBED:
-        rules = _described_rules(config, group)
+    for group in CLASS_GROUPS:
+        rules = _class_rules(config, group)
         found |= {key: rule.neutral for key, rule in rules if rule.neutral is not ...}
-    for group in BUILT:
+    for group in FUNCTION_GROUPS:
         for name, parameter in inspect.signature(config.node(group).load()).parameters.items():
             if parameter.default is not parameter.empty:
                 default = parameter.default
@@ -99,12 +99,12 @@ def neutral_values(config: Config) -> dict[str, Any]:
 def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of the trainer's keys, and of the parameters of models, datasets and partitions."""
     yield from options.rules().items()
-    for key, example in flat(config.reference).items():
-        if key not in options.rules() and not under(key, DESCRIBED) and not key.endswith("._target_"):
+    for key, example in flat(config.defaults).items():
+        if key not in options.rules() and not under(key, CLASS_GROUPS) and not key.endswith("._target_"):
             yield key, _rule_like(example, key, config)
 
 
-def _described_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
+def _class_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of the keys of a group whose options are described by a class."""
     if config.chooses(group):
         rules = rules_of(config.node(group).load())
@@ -131,7 +131,7 @@ def _rule_like(example: Any, key: str, config: Config) -> Rule:
 def _parameter_hint(key: str, config: Config) -> Any:
     """Return the type of the parameter that a key of a group is; `object` where there is no such parameter."""
     group, _, name = key.partition(".")
-    node = config.reference[group] if name else {}
+    node = config.defaults[group] if name else {}
     if not isinstance(node, dict) or "_target_" not in node:
         return object
     return get_type_hints(Node.of(group, config.choices[group], node).load()).get(name, object)

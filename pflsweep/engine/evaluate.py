@@ -280,14 +280,14 @@ def _outputs(
     """
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {key: [] for key in models}
     batches = max(1, BLOCK // (large * math.prod(federation.dataset.shape)))
-    # Without waiting for what the device computes
+    # non_blocking: the copy does not wait for kernels that still run
     for block in torch.from_numpy(rows).to(federation.device, non_blocking=True).split(large * batches):
         x, y = federation.gather(block)
         for key, (_, w) in models.items():
             with nullcontext() if stats[key] is None else context(stats=stats[key]):
                 out = torch.cat([logits(w, part) for part in x.split(large)])
             loss = F.cross_entropy(out, y, reduction="none")
-            # Of NaN the largest is the first: without this a model of NaN would be right about class 0
+            # argmax of a row of NaN is 0, so that a diverged model would be right about class 0
             parts[key].append((torch.where(loss.isfinite(), out.argmax(1), -1), loss))
     return parts
 

@@ -88,7 +88,7 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
-    """Each client's accuracy minus the same client's under the baseline, one array per seed.
+    """Draw each client's accuracy minus its accuracy under the baseline, by method, one array per seed.
 
     `order`: all methods as in `accuracy`, so that each keeps its colour.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import file_of
 from pflsweep.records.writer import storable
-from pflsweep.sweep.plan import Plan, relevant, varying_links
+from pflsweep.sweep.plan import Plan, relevant, varying_interpolations
 from pflsweep.sweep.slot_state import SETTLED, SlotState, identities
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import search_of
@@ -62,7 +62,7 @@ def _group(sweep: SweepState, group: int) -> dict[str, Any]:
     finals = {seed: sweep.states[slot] for seed, slot in zip(plan.seeds, plan.final_slots(group), strict=True)}
     searched = [sweep.states[slot] for slot in plan.search_slots(group)]
     # What follows the seed or a searched key differs between the group's trials
-    apart = varying_links(planned, plan.seeds)
+    apart = varying_interpolations(planned, plan.seeds)
     configs = {"config": planned.config, **({} if planned.search is None else {"search_config": planned.search})}
     return {
         "setting": planned.setting,

@@ -23,6 +23,7 @@ from pflsweep.sweep.hyperband import Rung, rung_of
 from pflsweep.sweep.search_space import Axis, Point, Space, point_text
 from pflsweep.trial.metadata import canonical
 from pflsweep.util import files
+from pflsweep.util.errors import counted
 
 ROUNDS = "train.rounds"
 
@@ -136,8 +137,9 @@ class Plan(NamedTuple):
             return rung.rounds
         group = self.groups[slot.group]
         config = group.config if slot.final else group.search_config
-        # To change a config takes long
-        return changed(config, point).train.rounds if ROUNDS in point or ROUNDS in config.links else config.train.rounds
+        # `changed` composes the config again, which is slow
+        varies = ROUNDS in point or ROUNDS in config.interpolations
+        return changed(config, point).train.rounds if varies else config.train.rounds
 
     def rounds_below(self, slot: Slot) -> int:
         """Return the rounds from which a slot's trials go on: those of the rung below by hyperband, else 0."""
@@ -166,11 +168,7 @@ class Plan(NamedTuple):
 
     def title(self, slot: Slot, point: Point) -> str:
         """Return a slot's name for messages: group, point, and seed or (search)."""
-        search = (
-            "(search)"
-            if (rung := self.rung(slot)) is None
-            else f"(search, {rung.rounds} round{'s' * (rung.rounds > 1)})"
-        )
+        search = "(search)" if (rung := self.rung(slot)) is None else f"(search, {counted(rung.rounds, 'round')})"
         return " ".join(filter(None, [
             self.groups[slot.group].name, point_text(point), f"seed={self.seeds[slot.number]}" if slot.final else search
         ]))  # fmt: skip
@@ -201,12 +199,12 @@ def _configs_stackable(one: Group, other: Group, config: Config, others: Config)
 def changed(config: Config, values: Point) -> Config:
     """Return a copy of a config with new values of some keys, and of keys that refer to those by ${...}."""
     copy = deepcopy(config.values)
-    links = {key: text for key, text in config.links.items() if key not in values}
-    for key, value in {**links, **values}.items():
+    interpolations = {key: text for key, text in config.interpolations.items() if key not in values}
+    for key, value in {**interpolations, **values}.items():
         put(copy, key, value)
-    if links:
+    if interpolations:
         copy = OmegaConf.to_container(OmegaConf.create(copy), resolve=True)  # type: ignore[assignment]
-    return replace(config, values=copy, links=links)
+    return replace(config, values=copy, interpolations=interpolations)
 
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequence[Any]) -> str:
@@ -224,24 +222,26 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
         ]
         for g in groups
     ]
-    varying = [varying_links(group, seeds) for group in groups]
-    links = [varying] if any(varying) else []
-    text = json.dumps([parts, seeds, searched, list(code), *links], sort_keys=True)
+    varying = [varying_interpolations(group, seeds) for group in groups]
+    more = [varying] if any(varying) else []
+    text = json.dumps([parts, seeds, searched, list(code), *more], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def varying_links(group: Group, seeds: list[int]) -> dict[str, Any]:
-    """Return the values with references (${...}) that differ between a group's trials, by full key: those that name a
-    searched key, and those that move with one or with the seed.
+def varying_interpolations(group: Group, seeds: list[int]) -> dict[str, Any]:
+    """Return by full key the values with interpolations (${...}) that differ between a group's trials: those that name
+    a searched key, and those that move with one or with the seed.
     """
-    links, now = group.config.links, group.config.flat
-    named = {key: text for key, text in links.items() if any(searched in str(text) for searched in group.space)}
-    if len(named) == len(links):  # a ledger is written often, and configs take long to resolve
+    interpolations, now = group.config.interpolations, group.config.flat
+    named = {
+        key: text for key, text in interpolations.items() if any(searched in str(text) for searched in group.space)
+    }
+    if len(named) == len(interpolations):  # a ledger is written often, and configs take long to resolve
         return named
     others = [{"seed": seed} for seed in seeds if seed != group.config.seed]
     others += [{key: value} for key, axis in group.space.items() for value in axis.grid if value != now[key]]
     moved = {key for other in others for key, value in changed(group.config, other).flat.items() if value != now[key]}
-    return {k: text for k, text in links.items() if k in named or (k in moved and not under(k, RUNTIME))}
+    return {k: text for k, text in interpolations.items() if k in named or (k in moved and not under(k, RUNTIME))}
 
 
 def relevant(config: Config) -> dict[str, Any]:

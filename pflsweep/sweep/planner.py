@@ -32,11 +32,11 @@ from pflsweep.sweep.reading import read_table_as
 from pflsweep.sweep.sampling import first_points
 from pflsweep.sweep.search_space import Point, Space, grid_points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
-from pflsweep.trial.metadata import described, numerics, own_code_hashes
+from pflsweep.trial.metadata import class_nodes, numerics, own_code_hashes
 from pflsweep.util.errors import UserError, nearest
 from pflsweep.util.once import warn_once
 
-# Of the keys that are no part of a trial's identity, those that choose data, which are
+# Keys outside of a trial's identity that still tell trials apart: they choose data, whose checksum is in it
 OF_DATA = ("data.root", "dataset.path", "partition.path")
 # A line of progress for so many cells of a table, which are composed in some ten seconds
 REPORTED = 100
@@ -350,11 +350,11 @@ def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
     own: hashes of the user's own code. The checksum is that of a user's own data, and of partitions in files, which
     may change. The path of a file may refer to the seed: then it is one checksum a seed.
     """
-    follow = "partition.path" in config.links
+    follow = "partition.path" in config.interpolations
     each = [config, *(changed(config, {"seed": seed}) for seed in seeds if follow and seed != config.seed)]
     files = {one.node("partition").options.get("path"): one for one in each}
     checksums = [cost.partition_size(one).checksum for one in files.values()]
-    versions = [node.load().version for node in described(config)]
+    versions = [node.load().version for node in class_nodes(config)]
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
@@ -393,7 +393,7 @@ def _check_new_clients(plan: Plan) -> None:
     for group in plan.groups:
         config = group.config
         # Where more rounds do not continue a trial, each number of them has a record of its own
-        if not config.data.new or any(node.load().resumable is False for node in described(config)):
+        if not config.data.new or any(node.load().resumable is False for node in class_nodes(config)):
             continue
         others = {key: value for key, value in relevant(config).items() if key != "train.rounds"}
         rounds = known.setdefault(json.dumps(others, sort_keys=True), config.train.rounds)

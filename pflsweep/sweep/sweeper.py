@@ -88,7 +88,7 @@ class TrialSweeper(Sweeper):
     def _run(self, plan: "Plan", command: "Command") -> "tuple[SweepState, int]":
         """Train a plan's trials and finish the sweep. Return the state of the sweep and the exit code."""
         from pflsweep.sweep import launch, ledger
-        from pflsweep.sweep.browse import sweep_of
+        from pflsweep.sweep.mlflow_names import run_of_sweep
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import LiveStatus
@@ -106,7 +106,7 @@ class TrialSweeper(Sweeper):
         # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
         track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
-            open_sweep(options, plan.id, sweep_of(plan, ledger.command_text(self._ledger_words)))
+            open_sweep(options, plan.id, run_of_sweep(plan, ledger.command_text(self._ledger_words)))
         if unfinished:
             if launch.is_here(plan, self.launcher) and (forecast := summary.forecast(plan)):
                 print(forecast, file=sys.stderr)
@@ -136,7 +136,7 @@ class TrialSweeper(Sweeper):
         missed: whether MLflow lacks trials, since they were tracked in another store or not at all.
         """
         from pflsweep.sweep import ledger
-        from pflsweep.sweep.browse import sweep_of
+        from pflsweep.sweep.mlflow_names import run_of_sweep
         from pflsweep.sweep.status import summary
         from pflsweep.tracking.run import part_of, send
         from pflsweep.tracking.sweep_run import restore_sweep, sent_trials, tag_superseded
@@ -146,7 +146,9 @@ class TrialSweeper(Sweeper):
         with signals.handled(_say_finishing):
             ledger.write(queue.sweep, self._ledger_words)
             # A store that is gone lacks them, too
-            lost = track and restore_sweep(options, plan.id, sweep_of(plan, ledger.command_text(self._ledger_words)))
+            lost = track and restore_sweep(
+                options, plan.id, run_of_sweep(plan, ledger.command_text(self._ledger_words))
+            )
             with part_of(plan.id):
                 if track and (sent := sent_trials(options, plan.id)) is not None:
                     # Trials of a search first: a winner may be one of them, and is shown as a final trial

@@ -17,13 +17,13 @@ from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.engine.workers import WorkerDied
 from pflsweep.records.record import Record
 from pflsweep.sweep import attributes
-from pflsweep.sweep.browse import labels_of
+from pflsweep.sweep.mlflow_names import trial_labels
 from pflsweep.sweep.plan import Plan, Slot, stackable
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import RunTracker, open_run, part_of
-from pflsweep.trial.metadata import described, own_code_hashes
+from pflsweep.trial.metadata import class_nodes, own_code_hashes
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
@@ -120,7 +120,7 @@ def _check_code(plan: Plan) -> None:
     """
     for group, code in zip(plan.groups, plan.code, strict=False):
         if code and own_code_hashes(group.config) != code:
-            named = ", ".join(f"{node}" for node in described(group.config))
+            named = ", ".join(f"{node}" for node in class_nodes(group.config))
             raise UserError(
                 f"{group.name}: your own code ({named}) was edited after the command had begun. Its trials would be of "
                 "two versions: stop the command if it still runs, and give it again."
@@ -252,7 +252,7 @@ def _train(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = 
     results = []
     for k, config in enumerate(plan.configs(slot, lease.point)):
         before = k * config.train.rounds
-        labels = labels_of(plan, slot, lease.point, config.seed)
+        labels = trial_labels(plan, slot, lease.point, config.seed)
         after_round, open_tracker = (
             _AfterRound(queue, lease, before),
             partial(_open_tracker, queue, lease, before, labels),

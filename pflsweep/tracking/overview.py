@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pflsweep.report.markdown import inline
 from pflsweep.tracking.lookup import NOTE, allowed_keys
+from pflsweep.util.errors import counted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -108,4 +109,4 @@ def _description(name: str, results: Sequence[GroupResult]) -> str:
 
 def _percent(values: Sequence[float]) -> str:
     """Return the mean in percent and the number of seeds as text; "-" without any."""
-    return f"{100 * fmean(values):.1f} ({len(values)} seed{'s' * (len(values) > 1)})" if values else "-"
+    return f"{100 * fmean(values):.1f} ({counted(len(values), 'seed')})" if values else "-"

@@ -14,7 +14,7 @@ from pflsweep.config.compose import Config
 from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, without_neutral
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.node import Node
-from pflsweep.config.schema import BUILT, DESCRIBED, neutral_values
+from pflsweep.config.schema import CLASS_GROUPS, FUNCTION_GROUPS, neutral_values
 from pflsweep.methods.protocol import Plugin
 from pflsweep.ops import products
 from pflsweep.records.content import FORMAT
@@ -61,7 +61,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
 
 def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
     """Return the hash of all that a trial's numbers depend on, apart from its data. See `config_digest`."""
-    versions = {node.group: node.load().version for node in described(config)}
+    versions = {node.group: node.load().version for node in class_nodes(config)}
     return config_digest(
         canonical(config), versions=versions, numerics=numerics(config), resumable=resumable, code=code
     )
@@ -98,21 +98,26 @@ def model_name(config: Config) -> str:
     return option if own in (None, option) else f"{option}.{own}"
 
 
-def described(config: Config) -> list[Node]:
+def class_nodes(config: Config) -> list[Node]:
     """Return the nodes of the method and of the plug-ins and study that are chosen beside it."""
-    return [config.node(group) for group in DESCRIBED if config.chooses(group)]
+    return [config.node(group) for group in CLASS_GROUPS if config.chooses(group)]
 
 
 def own_code_hashes(config: Config) -> list[str]:
     """Return hashes of the user's own modules in which method, plug-ins, model, dataset or partition are written."""
-    nodes = [*described(config), *(config.node(group) for group in BUILT)]
-    return own_source_hashes({path: each for node in nodes for path, each in node.load_all().items()})
+    return own_source_hashes({path: each for node in _code_nodes(config) for path, each in node.load_all().items()})
 
 
 def shipped_code(config: Config) -> dict[str, str]:
     """Return digests of the engine's code and of what each chosen option adds to it, by group. See `code_digests`."""
-    nodes = [*described(config), *(config.node(group) for group in BUILT)]
-    return code_digests({node.group: [path.rpartition(".")[0] for path in node.paths()] for node in nodes})
+    return code_digests(
+        {node.group: [path.rpartition(".")[0] for path in node.paths()] for node in _code_nodes(config)}
+    )
+
+
+def _code_nodes(config: Config) -> list[Node]:
+    """Return the nodes whose classes and functions a trial's numbers depend on."""
+    return [*class_nodes(config), *(config.node(group) for group in FUNCTION_GROUPS)]
 
 
 def _environment(parts: Parts) -> dict[str, Any]:

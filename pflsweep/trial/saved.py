@@ -131,12 +131,12 @@ def _config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | N
             '(as with --config-dir). For example: result.load_global(config_dir="my_conf").'
         )
     config = compose([f"model={option}", "tracking=none"], config_dir)
-    allowed, given = flat(portable({"model": config.reference["model"]}, config.choices)), flat({"model": node})
+    allowed, given = flat(portable({"model": config.defaults["model"]}, config.choices)), flat({"model": node})
     for key, value in given.items():
         if key not in allowed:
             raise UserError(unknown_key(key, list(allowed)))
         if key == "model" and value != allowed[key]:
-            path = config.reference["model"]["_target_"]
+            path = config.defaults["model"]["_target_"]
             raise UserError(
                 f"the record's model was built by {value!r}, but model={option} is {allowed[key]!r} ({path}). What a "
                 "record names is not run: if that code is yours, build the model with it and load "

@@ -273,22 +273,34 @@ def read_json(path: Readable) -> dict[str, Any]:
     return content
 
 
-class _OncePerKey(LOADER):  # type: ignore[misc, valid-type]
-    """A loader that raises where a key stands twice in a mapping, as in a file that a person has written."""
+def without_duplicate_keys(base: Any) -> Any:
+    """Return a loader of YAML that raises where a key stands twice in a mapping. base: the loader that it refines.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                said = f"the key '{key.value}' is there twice"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    Keys are also duplicates where they are written otherwise: 1 and 1.0 would be one entry, and 1 and "1" one name.
+    """
+
+    class Loader(base):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            seen: dict[Any, str] = {}
+            for key_node, _ in node.value:
+                if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                    key, written = self.construct_object(key_node), key_node.value
+                    before = seen.get(key, seen.get(str(key)))
+                    if before is not None:
+                        said = f"found duplicate key {written}" + f", the same as {before}" * (before != written)
+                        raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
+                    seen |= {key: written, str(key): written}
+            return super().construct_mapping(node, deep=deep)
+
+    return Loader
+
+
+OF_PEOPLE = without_duplicate_keys(LOADER)
 
 
 def read_yaml(path: Readable) -> dict[str, Any]:
     """Return the mapping of a YAML file that a person has written. Raises yaml.YAMLError or ValueError."""
-    return parse_yaml(path.read_bytes(), _OncePerKey)
+    return parse_yaml(path.read_bytes(), OF_PEOPLE)
 
 
 def parse_yaml(text: bytes, loader: Any = LOADER) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Stream(io.TextIOWrapper):
 
     def __init__(self, name: str, like: io.TextIOWrapper | None) -> None:
         self._lost = OSError if name == "stderr" else BrokenPipeError
-        # Of a closed stream there is none to be like
+        # A closed stream has no settings to copy
         kind = {"line_buffering": True} if like is None else {
             "encoding": like.encoding, "errors": like.errors,
             "line_buffering": like.line_buffering, "write_through": like.write_through,

@@ -139,7 +139,7 @@ def test_the_lowest_key_is_the_clients_not_that_of_its_draws(seed):
     assert splits > 1
 
 
-def test_a_clusters_model_on_the_wire():
+def test_a_clusters_model_is_communicated():
     run = simulate(Clustered, EAGER)
     assert run.traffic == (TASK.size, TASK.size)
     assert run.simulation.global_model() is None

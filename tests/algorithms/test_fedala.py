@@ -328,7 +328,7 @@ def test_any_chunking_is_the_same_round():
     close(all_.clients, one.clients)
 
 
-def test_nothing_more_than_fedavg_on_the_wire():
+def test_nothing_more_than_fedavg_is_communicated():
     assert simulate(FedALA, HYPER, rounds=3).traffic == (TASK.size, TASK.size)
 
 

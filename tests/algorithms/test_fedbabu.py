@@ -32,7 +32,7 @@ def test_fine_tuning_trains_the_head_too_and_changes_no_state(chunk):
     close((run.server, run.clients), before, 0.0)
 
 
-def test_only_the_extractor_crosses_the_wire():
+def test_only_the_extractor_is_communicated():
     assert simulate(FedBABU, TUNE).traffic == (TASK.extractor.stop, TASK.extractor.stop)
 
 

@@ -63,7 +63,7 @@ def test_the_task_knows_its_normalisation_layers():
     assert Task(model).norm.tolist() == [True] * 4 + [False] * 6
 
 
-def test_normalisation_layers_stay_at_home():
+def test_normalisation_layers_are_never_sent():
     before, after = (simulate(FedBN, participation=0.4, rounds=rounds, network=NETWORK) for rounds in (2, 3))
     cohort = set(after.results[-1].ids.tolist())
     for i in range(EVERYBODY):

@@ -29,7 +29,7 @@ def test_the_consensus_stays_and_is_no_longer_sent_up():
     assert third.traffic == (TASK.size + WIDTH, TASK.size)
 
 
-def test_offsets_stay_at_home():
+def test_offsets_are_never_sent():
     before, after = (simulate(FedDBE, ONE, participation=0.4, rounds=rounds) for rounds in (2, 3))
     cohort = set(after.results[-1].ids.tolist())
     for i in range(EVERYBODY):

@@ -110,7 +110,7 @@ def test_epsilon_decays_to_0(round, share):
     assert abs(float((got[:, 0] != 0).double().mean()) - share) < 0.04
 
 
-def test_models_on_the_wire_after_warm_up():
+def test_models_communicated_after_warm_up():
     assert simulate(FedFomo, HYPER, rounds=3).traffic == (2 * TASK.size, TASK.size)
 
 

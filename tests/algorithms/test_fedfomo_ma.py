@@ -110,7 +110,7 @@ def test_the_server_averages_what_was_uploaded():
     assert down.uploads.tolist() == [3.0] * EVERYBODY
 
 
-def test_one_average_more_than_fedfomo_on_the_wire():
+def test_one_average_more_than_fedfomo_is_communicated():
     assert simulate(FedFomoMA, HYPER, rounds=1).traffic == (0, TASK.size)
     assert simulate(FedFomoMA, HYPER, rounds=3).traffic == (3 * TASK.size, TASK.size)
 

@@ -123,7 +123,7 @@ def test_the_loss_is_that_of_the_received_model():
     close(run.method.finish(given, data, run.method.start(given, data))[0].loss, wanted)
 
 
-def test_wire_and_history():
+def test_communication_and_history():
     run = simulate(FedFV, HYPER, rounds=3, participation=0.4)
     assert run.traffic == (TASK.size, TASK.size)
     assert run.results[-1].traffic.others_up == 1

@@ -90,7 +90,7 @@ def test_evaluated_with_the_model_that_was_trained():
     close(late.personal[never], late.w.expand(int(never.sum()), -1))
 
 
-def test_twice_the_model_on_the_wire():
+def test_twice_the_model_is_communicated():
     assert simulate(FedMGDA, HYPER).traffic == (TASK.size, TASK.size)
 
 

@@ -9,7 +9,7 @@ TASK, W0 = NETWORK
 ONE = {"layers": 1}
 
 
-def test_heads_stay_at_home():
+def test_heads_are_never_sent():
     before, after = (simulate(FedPer, ONE, participation=0.2, rounds=rounds) for rounds in (2, 3))
     (sampled,) = after.results[-1].ids.tolist()
     for i in range(EVERYBODY):
@@ -25,7 +25,7 @@ def test_never_sampled_client_has_the_newest_base_and_the_initial_head():
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
-def test_only_the_base_crosses_the_wire(layers):
+def test_only_the_base_is_communicated(layers):
     base = (TASK.size, TASK.head.start, 0)[layers]
     assert simulate(FedPer, {"layers": layers}).traffic == (base, base)
 

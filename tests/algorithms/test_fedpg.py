@@ -434,7 +434,7 @@ def test_search_by_hand():
 
 
 @pytest.mark.parametrize(("hyper", "down", "scalars"), [(RATE, 1, 1), (MIX, 2, 0)])
-def test_wire(hyper, down, scalars):
+def test_what_is_communicated(hyper, down, scalars):
     assert simulate(FedPG, hyper).results[-1].traffic == Traffic(down * P, P, scalars, 1)
 
 

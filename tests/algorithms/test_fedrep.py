@@ -23,7 +23,7 @@ def test_each_phase_leaves_the_other_part_alone(ids):
     assert (work.w[:, TASK.extractor] != middle[:, TASK.extractor]).any(1).all()
 
 
-def test_heads_stay_at_home():
+def test_heads_are_never_sent():
     before, after = (simulate(FedRep, ONE, participation=0.4, rounds=rounds) for rounds in (2, 3))
     cohort = set(after.results[-1].ids.tolist())
     for i in range(EVERYBODY):
@@ -38,7 +38,7 @@ def test_never_sampled_client_has_the_newest_extractor_and_the_initial_head():
     assert torch.equal(run.personal[i], torch.cat([run.w, W0[TASK.head]]))
 
 
-def test_only_the_extractor_crosses_the_wire():
+def test_only_the_extractor_is_communicated():
     size = TASK.extractor.stop
     assert 0 < size < TASK.size
     assert simulate(FedRep, ONE).traffic == (size, size)

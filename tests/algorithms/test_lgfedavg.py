@@ -25,7 +25,7 @@ def test_is_fedper_upside_down():
     close(lg.personal, per.personal[:, swap])
 
 
-def test_bodies_stay_at_home():
+def test_bodies_are_never_sent():
     before, after = (simulate(LGFedAvg, ONE, participation=0.2, rounds=rounds) for rounds in (2, 3))
     (sampled,) = after.results[-1].ids.tolist()
     for i in range(EVERYBODY):

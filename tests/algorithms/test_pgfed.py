@@ -49,7 +49,7 @@ def test_alpha_is_clipped_at_0():
 
 
 @pytest.mark.parametrize(("hyper", "down"), [(FULL, 3), (MO, 3), (CE, 2)])
-def test_floats_on_the_wire(hyper, down):
+def test_floats_communicated(hyper, down):
     run = simulate(PGFed, hyper, rounds=3, participation=0.6)
     assert run.results[0].traffic[:2] == (SIZE, 2 * SIZE)
     assert run.traffic == (down * SIZE, 2 * SIZE)

@@ -114,7 +114,7 @@ def test_a_round_starts_from_the_clients_body_and_the_servers_head(hyper):
 
 
 @pytest.mark.parametrize(("hyper", "traffic"), [(PLATFORM, (2 * P, 2 * P)), (PAPER, (P + H, P + H))])
-def test_wire(hyper, traffic):
+def test_what_is_communicated(hyper, traffic):
     assert simulate(SplitGP, hyper).traffic == traffic
 
 

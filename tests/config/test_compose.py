@@ -62,7 +62,7 @@ def test_a_value_that_refers_to_a_key_follows_it(
     monkeypatch.setenv("PLACE", "/place")
     config = compose(["partition=from_file", f"partition.path='{value}'", "seed=3"])
     monkeypatch.delenv("PLACE")
-    assert config.links.get("partition.path") == link
+    assert config.interpolations.get("partition.path") == link
     assert config.flat["partition.path"] == moved.replace("7", "3")
     assert changed(config, {"seed": 7}).flat["partition.path"] == moved
 

@@ -316,7 +316,7 @@ def test_an_option_may_be_edited_while_a_notebook_is_open(tmp_path: Path) -> Non
         file.write_text(f"_target_: pflsweep.models.MLP\nhidden: {widths}\n")
         config = compose(["model=mine", "model.hidden=[2]"], tmp_path)
         assert config.values["model"]["hidden"] == [2]
-        assert str(config.reference["model"]["hidden"]) == widths
+        assert str(config.defaults["model"]["hidden"]) == widths
 
 
 def test_files_of_ones_own_that_are_broken_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

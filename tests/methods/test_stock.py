@@ -13,7 +13,7 @@ THREE: Any = SimpleNamespace(ids=torch.tensor([4, 0, 2]))
 
 @pytest.mark.parametrize("shape", [(), (7,), (2, 7), (3, 7)])
 def test_each_client_is_given_the_whole_of_a_shared_part(shape: tuple[int, ...]) -> None:
-    """Of prototypes [K, D] with K = C clients would else be given one row each."""
+    """Without `for_each`, prototypes [K, D] with K = C clients would be split by client."""
     part = torch.rand(shape)
     assert torch.equal(stock.for_each(part, THREE), torch.stack([part] * 3))
 

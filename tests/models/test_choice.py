@@ -31,7 +31,7 @@ def conf(tmp_path_factory) -> Path:
         (["model=cnn_pg", "dataset=cifar10"], "cnn_pg"),
     ],
 )
-def test_choice(conf, overrides, model):
+def test_a_dataset_selects_its_default_model(conf, overrides, model):
     with initialize_config_dir(str(conf), version_base="1.3"):
         config = compose("config", overrides)
     assert config.model._target_ == f"pflsweep.models.{model}.build"

@@ -89,7 +89,7 @@ def test_copies_are_what_composing_would_give_and_options_are_composed_once() ->
         keys = ("algorithm.mu", "data.limit", "metrics.trained", "seed")
         words = [f"{key}={as_override(values[key])}" for key in keys]
         fresh = compose(["+setting=pgfed", "partition.clients=50", f"algorithm={config.choices['algorithm']}", *words])
-        assert (values, config.reference) == (flat(fresh.values), fresh.reference)
+        assert (values, config.defaults) == (flat(fresh.values), fresh.defaults)
 
 
 def test_what_a_command_sweeps_is_not_searched_nor_scaled_whatever_its_values(tmp_path: Path) -> None:

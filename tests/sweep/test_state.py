@@ -9,7 +9,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from pflsweep.sweep.attributes import POINT
-from pflsweep.sweep.browse import results_of_groups
+from pflsweep.sweep.mlflow_names import group_results
 from pflsweep.sweep.plan import Plan, Slot
 from pflsweep.sweep.slot_state import SlotState
 from pflsweep.sweep.state import SweepState
@@ -95,5 +95,5 @@ def test_by_hyperband_a_point_of_few_rounds_does_not_win(halving: Plan) -> None:
     assert found.winner(0) == {"train.lr": 0.5}
     assert found.rounds(Slot(0, False, 0)) == 3
     # MLflow's page of the sweep, too, shows the best of those that trained all rounds
-    (result,) = results_of_groups(found, [])
+    (result,) = group_results(found, [])
     assert result.search == [0.5, 0.8, 0.8]

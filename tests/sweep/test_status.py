@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from pflsweep.sweep import cost, pictures
-from pflsweep.sweep.browse import results_of_groups
+from pflsweep.sweep.mlflow_names import group_results
 from pflsweep.sweep.plan import Plan, Slot, changed
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import parse_axis
@@ -347,7 +347,7 @@ def test_a_search_of_rounds_counts_those_of_each_point_and_of_the_winner(plan: P
     slots = [Slot(0, False, 0), Slot(0, False, 1), Slot(0, True, 0)]
     assert [queue.sweep.rounds(slot) for slot in slots] == [2, 9, 9]
     assert summary._folders(queue.sweep) == {(Path("gone"), 9): slots[2]}
-    (result,) = results_of_groups(queue.sweep, [])
+    (result,) = group_results(queue.sweep, [])
     assert (result.rounds, result.chosen, result.search) == (9, "rounds=9", [0.4, 0.6])
 
 

@@ -95,7 +95,7 @@ def by_setting(claim: dict[str, Any]) -> bool:
 
 
 def needed_cells(claim: dict[str, Any], printed: list[Statistic]) -> set[tuple[str, ...]]:
-    """The keys of all printed cells that a claim is about."""
+    """Return the keys of all printed cells that a claim is about."""
     return _checked(claim, printed)[2]
 
 

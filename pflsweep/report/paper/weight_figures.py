@@ -104,7 +104,7 @@ def by_round(comparison: Comparison) -> Iterator[Picture]:
 
     for setting, trial in _trials(comparison, "P").items():
         rounds, stack = over_rounds(trial.matrices, "P")
-        own, wanted = weights.groups(trial), weights.test_groups(trial)
+        own, wanted = weights.groups(trial), weights.groups_of_test_data(trial)
         if len(rounds) < 2 or own is None or wanted is None:
             continue
         with style.panels(len(own), (2.1, 1.95), in_a_row=5, sharex=True) as (made, all_axes):

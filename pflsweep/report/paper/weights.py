@@ -23,9 +23,11 @@ def groups(trial: FinishedTrial) -> NDArray | None:
     return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()
 
 
-def test_groups(trial: FinishedTrial) -> NDArray | None:
-    """[N] the distribution of each client's test data. It is the client's own unless targets are permuted: then the one
-    whose training labels are the nearest to its test labels (L1).
+def groups_of_test_data(trial: FinishedTrial) -> NDArray | None:
+    """Return the distribution of each client's test data as a number, [N]; None if the partition has none.
+
+    It is the client's own unless targets are permuted: then the one whose training labels are the nearest to its test
+    labels (L1).
     """
     own = groups(trial)
     if own is None or trial.config.get("data.targets") != "permuted":
@@ -41,7 +43,7 @@ def _shares(counts: Array) -> Array:
 
 
 def change(trial: FinishedTrial) -> Array | None:
-    """[N, N] PGFed's A, end minus start (1 / M everywhere), without the diagonal; None without A."""
+    """Return PGFed's A of the last round minus 1 / M, its start, [N, N], with NaN on the diagonal; None without A."""
     a = trial.matrices.get("A")
     return None if a is None else off_diagonal(a - 1 / trial.rounds["cohort"].iloc[0])
 
@@ -63,12 +65,12 @@ def across(trial: FinishedTrial, options: dict[str, Any]) -> float:
 
 def to_target(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight to others of the distribution that the client is tested on."""
-    return _mean(trial, test_groups(trial), same=True)
+    return _mean(trial, groups_of_test_data(trial), same=True)
 
 
 def to_rest(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight that P gives to all but those of the distribution that the client is tested on."""
-    return _mean(trial, test_groups(trial), same=False)
+    return _mean(trial, groups_of_test_data(trial), same=False)
 
 
 def _mean(trial: FinishedTrial, wanted: NDArray | None, same: bool) -> float:
@@ -81,12 +83,12 @@ def _mean(trial: FinishedTrial, wanted: NDArray | None, same: bool) -> float:
 
 
 def column_r(trial: FinishedTrial, options: dict[str, Any]) -> float:
-    """Pearson's r of n_j and the mean over i of the change of alpha_ij."""
+    """Return Pearson's r of n_j and the mean over i of the change of alpha_ij."""
     return pearson(trial, 0)[0]
 
 
 def row_r(trial: FinishedTrial, options: dict[str, Any]) -> float:
-    """Pearson's r of n_i and the mean over j of the change of alpha_ij."""
+    """Return Pearson's r of n_i and the mean over j of the change of alpha_ij."""
     return pearson(trial, 1)[0]
 
 

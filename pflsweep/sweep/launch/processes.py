@@ -25,7 +25,7 @@ from pflsweep.sweep.queue import Queue
 from pflsweep.trial.process import threads_each
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
-from pflsweep.util.errors import UserError, in_gb, shortened
+from pflsweep.util.errors import UserError, counted, in_gb, shortened
 from pflsweep.util.files import DiskFull
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
@@ -93,7 +93,7 @@ def check_count(count: int) -> None:
     cores, free = usable_cores(), memory.available()
     if count > cores:
         raise UserError(
-            f"workers.count: {count} workers would start, and this command has {cores} core{'s' * (cores > 1)} of this "
+            f"workers.count: {count} workers would start, and this command has {counted(cores, 'core')} of this "
             f"machine. More workers than cores wait for each other: use workers.count={cores}, or more machines "
             "(docs/many_machines.md)."
         )

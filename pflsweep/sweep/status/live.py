@@ -19,7 +19,7 @@ from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups
 from pflsweep.sweep.storage import is_unavailable
 from pflsweep.trial.progress import duration
-from pflsweep.util.errors import UserError, shortened
+from pflsweep.util.errors import UserError, counted, shortened
 
 EVERY = 2.0  # seconds between two reads of the queue
 QUIET = 10.0  # seconds between two reports of running trials in a log
@@ -66,7 +66,7 @@ class LiveStatus:
         done = f", {len(self._settled_before)} of them done before" if self._settled_before else ""
         seeds = len(self.plan.tuning_seeds) if any(group.tries for group in self.plan.groups) else 1
         once = f"; a point of a search counts once for its {seeds} seeds" if seeds > 1 else ""
-        self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}{once}")
+        self._line(f"{self.plan.name}: {counted(count, 'trial')}{done}{once}")
         if self.console.is_terminal:
             self._live.start()
         self._thread.start()

@@ -19,7 +19,7 @@ from pflsweep.sweep.slot_state import is_tried_again, point_of, rounds_on_disk
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, counted
 from pflsweep.util.once import warn_once
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def forecast(plan: Plan) -> str:
     least = "at least" if unknown or ways[cost.PLAIN] else "about"
     known = _speed_sources(ways)
     return (
-        f"{plan.name}: {least} {duration(seconds)} on this machine with {workers} worker{'s' * (workers > 1)}, by the "
+        f"{plan.name}: {least} {duration(seconds)} on this machine with {counted(workers, 'worker')}, by the "
         f"speed of {known}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
     )
 
@@ -161,14 +161,14 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
     if known:
         sentences.append(f"Each trial's start counts as {cost.START:g} s.")
     if unknown:
-        sentences.append(f"The time of {len(unknown)} row{'s' * (len(unknown) > 1)} is unknown: {unknown[0]}")
+        sentences.append(f"The time of {counted(len(unknown), 'row')} is unknown: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left, many = trials - trained, "" if trials == 1 else "s"
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
     return "\n".join(filter(None, [
         f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trial{many}, seed{'s' * (len(seeds) > 1)} "
         f"{', '.join(map(str, seeds))}; {trained:,} of them trained already; time for the other {left:,} on "
-        f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
+        f"this machine with {counted(workers, 'worker')}: {_time(_sum(table['seconds']) / workers)}.",
         searches,
         " ".join(sentences),
         "Dry run (plan=true): nothing was started.",
@@ -182,7 +182,7 @@ def print_results(queue: Queue, track: bool) -> int:
     """
     from pflsweep.report.paper import layout
     from pflsweep.sweep import pictures
-    from pflsweep.sweep.browse import results_of_groups
+    from pflsweep.sweep.mlflow_names import group_results
     from pflsweep.tracking.sweep_run import finish_sweep
 
     plan, sweep = queue.plan, queue.sweep
@@ -193,7 +193,7 @@ def print_results(queue: Queue, track: bool) -> int:
     if track:
         lines, figures = status_groups.failure_lines(sweep), pictures.search_figures(queue)
         finish_sweep(
-            plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, results_of_groups(sweep, records)
+            plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, group_results(sweep, records)
         )
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
@@ -293,7 +293,7 @@ def _labelled(
     A damaged one is named once: it must not hide the others.
     """
     from pflsweep.records.record import Record
-    from pflsweep.sweep.browse import labels_of
+    from pflsweep.sweep.mlflow_names import trial_labels
 
     if (folder / "meta.json").exists():
         try:
@@ -303,7 +303,7 @@ def _labelled(
             return
         # A record of more rounds may never have been evaluated in that one
         if rounds in record.evaluated:
-            yield record, labels_of(sweep.plan, slot, point, record.meta["seed"])
+            yield record, trial_labels(sweep.plan, slot, point, record.meta["seed"])
 
 
 def _folders(sweep: SweepState) -> dict[tuple[Path, int], Slot]:

@@ -158,7 +158,7 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
             GOOD.replace("accuracy}", "rounds_to, goal: 60}"),
             "goal is 60: it has to be an accuracy above 0 and at most 1",
         ),
-        (GOOD + "rounds: {fedavg: last, fedavg: best}\n", "the key 'fedavg' is there twice"),
+        (GOOD + "rounds: {fedavg: last, fedavg: best}\n", "found duplicate key fedavg"),
         (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
         (GOOD.replace("quantity: accuracy", "quant: accuracy"), "metrics.acc has 'quant'. Did you mean 'quantity'"),
         (GOOD.replace("quantity: accuracy", "unit: percent"), "metrics.acc needs 'quantity', one of: accuracy"),
@@ -380,7 +380,7 @@ claims:
         ("value}", "value}, margin: -1", "has holds_in_print: false; the published numbers say true"),
         ("greater: {left: {method: fedavg}, right", "value: {is: [40, 20], of", "value.is is [40, 20]: it has to be"),
         ("claims:\n", "claims:\n" + CLAIMS.partition("\n")[2], "2 claims have the id 'mine-1'"),
-        ("  quote", "  paper: mine\n  quote", "the key 'paper' is there twice"),
+        ("  quote", "  paper: mine\n  quote", "found duplicate key paper"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_claim_is_said(own: Path, tmp_path: Path, old: str, new: str, said: str) -> None:

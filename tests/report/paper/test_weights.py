@@ -138,7 +138,7 @@ def test_the_nearest_distribution_is_that_of_the_least_sum_of_differences() -> N
     rows = [(client, k, group, n, 25) for client, (group, of_class) in counts.items() for k, n in enumerate(of_class)]
     partition = pd.DataFrame(rows, columns=["client", "class", "group", "train", "test"])
     trial = type("Trial", (), {"partition": partition, "config": {"data.targets": "permuted"}})()
-    assert weights.test_groups(trial).tolist() == [0, 0]
+    assert weights.groups_of_test_data(trial).tolist() == [0, 0]
 
 
 def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pflsweep.records.record import Record
 
 
-def labels_of(plan: Plan, slot: Slot, point: Point, seed: int) -> Labels:
+def trial_labels(plan: Plan, slot: Slot, point: Point, seed: int) -> Labels:
     """Return the name and tags of a trial. A name is `fedala share=0.8 lr=0.1 seed=0`, with (search) after it for a
     trial of a search.
     """
@@ -26,13 +26,13 @@ def labels_of(plan: Plan, slot: Slot, point: Point, seed: int) -> Labels:
     tags = {
         "role": "final" if slot.final else "search",
         "sweep": plan.name,
-        "setting": setting_of(group),
+        "setting": setting_name(group),
         "reading": plan.reading,
     }
     return Labels(" ".join(filter(None, [*name, "" if slot.final else "(search)"])), tags)
 
 
-def setting_of(group: Group) -> str:
+def setting_name(group: Group) -> str:
     """Return the name of a group's setting: its column in a table or what a command varies, else its dataset and
     partition.
     """
@@ -45,7 +45,7 @@ def _short(word: str) -> str:
     return f"{key.rpartition('.')[2]}={value}" if equals else word
 
 
-def sweep_of(plan: Plan, command: str) -> SweepRun:
+def run_of_sweep(plan: Plan, command: str) -> SweepRun:
     """Return the name, params and tags of a sweep's own run. Its params are those that all trials share.
 
     command: as in the ledger.
@@ -65,13 +65,13 @@ def sweep_of(plan: Plan, command: str) -> SweepRun:
         "reading": plan.reading,
         "method": _join(group.method for group in plan.groups),
         "dataset": _join(group.config.choices["dataset"] for group in plan.groups),
-        "setting": _join(map(setting_of, plan.groups)),
+        "setting": _join(map(setting_name, plan.groups)),
         "command": mlflow_text(command),
     }
     return SweepRun(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
 
 
-def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[GroupResult]:
+def group_results(sweep: SweepState, records: Sequence["Record"]) -> list[GroupResult]:
     """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
     results = []
@@ -85,7 +85,9 @@ def results_of_groups(sweep: SweepState, records: Sequence["Record"]) -> list[Gr
         best = list(accumulate((value for value in values if value is not None), max))
         chosen = now.point if sweep.can_elect_winner(g) else {}
         rounds = sweep.plan.rounds(sweep.plan.final_slots(g)[0], chosen)
-        results.append(GroupResult(group.method, setting_of(group), point_text(chosen), best, now.final, curve, rounds))
+        results.append(
+            GroupResult(group.method, setting_name(group), point_text(chosen), best, now.final, curve, rounds)
+        )
     return results
 
 
