@@ -61,7 +61,7 @@ def fixture(
         seed=seed,
         device=device,
         dtype=dtype,
-        keys=[100 + 7 * i for i in order],
+        stable_ids=[100 + 7 * i for i in order],
     )
     if garbage:
         federation.padding = len(dataset.x) - 1

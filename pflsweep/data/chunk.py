@@ -33,8 +33,8 @@ class Member(NamedTuple):
     round: int
 
     @property
-    def key(self) -> int:
-        return int(self.federation.keys[self.client])
+    def stable_id(self) -> int:
+        return int(self.federation.stable_ids[self.client])
 
 
 class Tally:
@@ -113,7 +113,7 @@ class Chunk:
     def generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
         """Return a generator of a client's draws in this round. more: tells draws of one stream apart."""
         who = self.members[c]
-        return random.generator(who.federation.seed, f"{self.purpose}/{stream}", who.round, who.key, *more)
+        return random.generator(who.federation.seed, f"{self.purpose}/{stream}", who.round, who.stable_id, *more)
 
     def order(self, c: int, stream: str, epoch: int) -> np.ndarray:
         """Return a client's training rows in the order of an epoch."""
@@ -123,7 +123,7 @@ class Chunk:
             if at:
                 return self.generator(c, stream, *at)
             # keyed by neither stream nor round, so the order is the same in the whole trial
-            return random.generator(who.federation.seed, "order", who.key)
+            return random.generator(who.federation.seed, "order", who.stable_id)
 
         return self.batching.order(self.rows["train"][c], generator, epoch)
 
@@ -252,6 +252,6 @@ class Chunk:
     def keys(self, stream: str, steps: range, at: list[int]) -> Tensor:
         """Return a key for each of these steps of a stream and each client at some positions, [steps, C] int64."""
         name, members = f"{self.purpose}/{stream}", [self.members[c] for c in at]
-        keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in members]
+        keys = [random.tensor_key(who.federation.seed, name, who.round, who.stable_id) for who in members]
         numbers = torch.arange(steps.start, steps.stop)
         return random.fold(torch.stack(keys), numbers[:, None]).to(self.federation.device)

@@ -19,8 +19,8 @@ class Federation:
     seed: the trial's seed. data_seed: the seed of draws that are made once, before training: validation and public
     rows, new clients, the rows of S- and G-acc. Permuted targets, holdouts, fixed orders and Dirichlet participation
     are drawn once too, but from `seed`.
-    keys: [N] the clients' keys for draws. A client keeps its key, and so its draws, at any position in the list.
-    draw_keys: [N] int64, the keys mixed with the seed, for draws inside lifted code.
+    stable_ids: [N] the number by which a client's draws are keyed. It keeps it at any position in the list.
+    draw_keys: [N] int64, made from the seed and the stable ids, for draws inside lifted code.
     sizes: [N] training samples. class_counts: [N, K] training rows of each class. group, accuracy: as in Rows.
     checksum: that of the dataset, followed by that of the partition.
     targets: [N] the client whose validation and test rows each client is given: itself, unless `permuted`.
@@ -38,14 +38,14 @@ class Federation:
         data_seed: int | None = None,
         device: str | torch.device,
         dtype: torch.dtype = torch.float32,
-        keys: list[int] | None = None,
+        stable_ids: list[int] | None = None,
     ) -> None:
         self.dataset, self.device, self.dtype, self.seed = dataset, torch.device(device), dtype, seed
         self.data_seed = seed if data_seed is None else data_seed
         self.clients = len(rows.train)
         self.classes = dataset.classes
-        self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
-        self.draw_keys = torch.stack([random.tensor_key(seed, "client", int(key)) for key in self.keys])
+        self.stable_ids = torch.tensor(range(self.clients) if stable_ids is None else stable_ids, dtype=torch.int64)
+        self.draw_keys = torch.stack([random.tensor_key(seed, "client", int(key)) for key in self.stable_ids])
         # the row of the dataset that fills up short batches; it is masked, so any row will do
         self.padding = 0
         self._public: dict[float, np.ndarray] = {}
@@ -94,18 +94,18 @@ class Federation:
         if self.dataset.overlap:
             kept = self.dataset.before(own, len(own) - count)
             return (kept, own[len(own) - count :]) if count and len(kept) else (own, own[:0])
-        shuffled = random.generator(self.data_seed, "validation", int(self.keys[client])).permutation(own)
+        shuffled = random.generator(self.data_seed, "validation", int(self.stable_ids[client])).permutation(own)
         return np.sort(shuffled[count:]), np.sort(shuffled[:count])
 
     def subset(self, ids: np.ndarray) -> "Federation":
-        """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""
+        """Return the federation of some clients, with their stable ids, on the same dataset. ids: [n] positions."""
         assert all(each is None for each in (self.cohorts, self.batches, self.participation_probabilities)), (
             "they are of all clients"
         )
         some = copy(self)
         some.clients, some.targets, some._public = len(ids), list(range(len(ids))), {}
-        some.keys, some.draw_keys, some.sizes, some.class_counts = (
-            part[ids] for part in (self.keys, self.draw_keys, self.sizes, self.class_counts)
+        some.stable_ids, some.draw_keys, some.sizes, some.class_counts = (
+            part[ids] for part in (self.stable_ids, self.draw_keys, self.sizes, self.class_counts)
         )
         some.group = None if self.group is None else self.group[ids]
         some.rows = {split: [rows[i] for i in ids] for split, rows in self.rows.items()}
@@ -119,7 +119,7 @@ class Federation:
         if count >= self.clients:
             raise UserError(f"data.new is {count}: it must be below the {self.clients} clients, as some have to train.")
         order = random.generator(self.data_seed, "newcomers").permutation(self.clients)
-        by_key = self.keys.argsort().numpy()[order]
+        by_key = self.stable_ids.argsort().numpy()[order]
         kept, new = np.sort(by_key[count:]), np.sort(by_key[:count])
         return (self.subset(kept), self.subset(new)) if count else (self, None)
 
@@ -130,7 +130,7 @@ class Federation:
         the number of the permutation.
         """
         other = copy(self)
-        order = self.keys.argsort()
+        order = self.stable_ids.argsort()
         drawn = random.generator(self.seed, "targets", shuffle).permutation(self.clients)
         targets = torch.empty_like(order)
         targets[order] = order[torch.from_numpy(drawn)]

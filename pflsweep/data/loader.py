@@ -216,5 +216,5 @@ def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, 
         last = len(own) - take
         rest = who.federation.dataset.before(own, last)
         return rest if len(rest) else own[: max(last, 1)], own[last:]
-    shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
+    shuffled = random.generator(who.federation.seed, "holdout", who.stable_id).permutation(own)
     return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

@@ -26,7 +26,7 @@ def draw_cohort(federation: Federation, size: int, round: int, kind: str) -> Ten
     """
     if federation.cohorts is not None:
         return torch.from_numpy(federation.cohorts[round - 1])
-    keys, order = federation.keys.sort()
+    keys, order = federation.stable_ids.sort()
     rng = generator(federation.seed, "cohort", 1 if kind == "fixed" else round)
     if federation.participation_probabilities is None:
         drawn = rng.permutation(len(keys))[:size]
@@ -47,7 +47,7 @@ def participation_probabilities(federation: Federation, kind: str, alpha: float)
     if kind == "size":
         drawn = federation.sizes.numpy().astype(float)
     else:
-        rngs = [generator(federation.seed, "chances", int(key)) for key in federation.keys]
+        rngs = [generator(federation.seed, "chances", int(key)) for key in federation.stable_ids]
         drawn = np.array([rng.standard_gamma(alpha) for rng in rngs])
         if drawn.sum() < sys.float_info.min:  # all are too small for a float: G(alpha) is G(alpha + 1) U^(1 / alpha)
             logs = np.array([np.log(rng.standard_gamma(alpha + 1)) + np.log1p(-rng.random()) / alpha for rng in rngs])

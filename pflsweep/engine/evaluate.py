@@ -93,8 +93,8 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
     At c = 1/2 these are N // 2 clients, as in the code of FedPG's platform. They are drawn from keys: the same in every
     round, and for all methods with one seed.
     """
-    generator = random.generator(federation.data_seed, "subset", int(federation.keys[client]))
-    by_key = federation.keys.argsort().numpy()
+    generator = random.generator(federation.data_seed, "subset", int(federation.stable_ids[client]))
+    by_key = federation.stable_ids.argsort().numpy()
     others = generator.permutation(by_key[by_key != client])[: math.ceil(len(own[1:]) * metrics.subset - 1e-9)]
     rows = np.unique(np.concatenate([own[client], *(own[j] for j in others)]))
     return rows if metrics.subset_size == "union" else np.sort(generator.permutation(rows)[: len(own[client])])
@@ -102,7 +102,7 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
 
 def _drawn(federation: Federation, client: int, rows: np.ndarray, size: int) -> np.ndarray:
     """Return `size` of some rows, sorted, drawn for a client: the same in every round and for all methods."""
-    generator = random.generator(federation.data_seed, "all", int(federation.keys[client]))
+    generator = random.generator(federation.data_seed, "all", int(federation.stable_ids[client]))
     return np.sort(generator.permutation(rows)[:size])
 
 
@@ -298,7 +298,7 @@ def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large
     The batches are drawn, since datasets may be sorted by class. The statistics are computed anew in each evaluation.
     """
     stats: Stats = {}
-    generator = random.generator(federation.seed, "calibration", int(federation.keys[client]))
+    generator = random.generator(federation.seed, "calibration", int(federation.stable_ids[client]))
     rows = torch.from_numpy(generator.permutation(federation.rows["train"][client])).to(federation.device)
     for part in islice(rows.split(large), CALIBRATION_BATCHES):
         with context(collect=stats):

@@ -107,6 +107,6 @@ class PersonalSteps(Study):
         federation = simulation.federation
         drawn = [
             random.generator(federation.seed, "study/others", step, int(key)).choice(rows, self.others)
-            for key, rows in zip(federation.keys, federation.rows["train"], strict=True)
+            for key, rows in zip(federation.stable_ids, federation.rows["train"], strict=True)
         ]
         return torch.from_numpy(np.stack(drawn))

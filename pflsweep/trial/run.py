@@ -437,7 +437,7 @@ def _fine_tune_new_clients(
         scores.append(after_epoch)
         if stop() and len(scores) <= config.data.new_epochs:
             raise KeyboardInterrupt
-    return new_client_table(scores, new.keys.numpy())
+    return new_client_table(scores, new.stable_ids.numpy())
 
 
 def _fine_tuning_steps(parts: Parts, config: Config) -> int:

@@ -41,7 +41,7 @@ def by_hand(
     x, y = torch.tensor([x for x, _ in samples], dtype=torch.float64), torch.tensor([y for _, y in samples])
     dataset = Dataset("by hand", x, y, len(y), classes, scale=1, mean=torch.zeros(1), std=torch.ones(1), checksum="")
     return Federation(
-        dataset, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, keys=keys
+        dataset, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, stable_ids=keys
     )
 
 

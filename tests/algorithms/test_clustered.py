@@ -134,7 +134,7 @@ def test_the_lowest_key_is_the_clients_not_that_of_its_draws(seed):
                 if len({int(after[i]) for i in here}) == 2:
                     splits += 1
                     absent = [i for i in range(EVERYBODY) if before[i] == c and i not in here]
-                    lowest = min(here, key=lambda i: int(where.keys[i]))
+                    lowest = min(here, key=lambda i: int(where.stable_ids[i]))
                     assert {int(after[i]) for i in absent} <= {int(after[lowest])}
     assert splits > 1
 

@@ -24,7 +24,9 @@ def federation(keys: list[int] | None = None, order: list[int] | None = None, se
     data = Dataset("rows", x, LABELS, n, 3, 1.0, torch.zeros(1), torch.ones(1), "rows")
     rows = np.split(np.arange(n), np.cumsum(SIZES)[:-1])
     rows = [rows[i] for i in order or range(len(rows))]
-    return Federation(data, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, keys=keys)
+    return Federation(
+        data, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, stable_ids=keys
+    )
 
 
 FEDERATION = federation()
@@ -259,7 +261,9 @@ def test_texts_are_handed_out_as_they_are() -> None:
 
 def split(validation: float, order: list[int] | None = None, **seeds: int) -> Federation:
     rows = [ROWS[i] for i in order or range(len(ROWS))]
-    return Federation(FEDERATION.dataset, Rows(rows, rows), validation=validation, device="cpu", keys=order, **seeds)
+    return Federation(
+        FEDERATION.dataset, Rows(rows, rows), validation=validation, device="cpu", stable_ids=order, **seeds
+    )
 
 
 @pytest.mark.parametrize(("validation", "counts"), [(0.25, [0, 0, 1, 2]), (0.9, [0, 1, 2, 6])])
@@ -280,7 +284,7 @@ def test_validation_rows_follow_the_client_and_not_its_place():
 def test_what_is_drawn_before_training_belongs_to_the_datas_seed():
     def drawn(seed: int, data_seed: int) -> list[list[int]]:
         federation = split(0.5, seed=seed, data_seed=data_seed)
-        new = federation.split_new_clients(2)[1].keys
+        new = federation.split_new_clients(2)[1].stable_ids
         return [*(own.tolist() for own in federation.rows["validation"]), new.tolist(), federation.public(0.5).tolist()]
 
     assert drawn(0, 7) == drawn(1, 7)

@@ -52,8 +52,8 @@ def test_a_shuffle_is_reproducible_and_another_one_is_another():
 
 def test_targets_follow_the_client_and_not_its_place():
     plain, moved = fixture().federation.permuted(3), fixture(order=ORDER).federation.permuted(3)
-    by_key = {int(plain.keys[i]): int(plain.keys[j]) for i, j in enumerate(plain.targets)}
-    assert by_key == {int(moved.keys[i]): int(moved.keys[j]) for i, j in enumerate(moved.targets)}
+    by_key = {int(plain.stable_ids[i]): int(plain.stable_ids[j]) for i, j in enumerate(plain.targets)}
+    assert by_key == {int(moved.stable_ids[i]): int(moved.stable_ids[j]) for i, j in enumerate(moved.targets)}
 
 
 @pytest.mark.parametrize("ids", [[0], [2, 3, 5]])
@@ -79,10 +79,10 @@ def test_new_clients_are_apart_and_keep_their_rows_and_keys():
     whole = fixture().federation
     federation, new = whole.split_new_clients(2)
     assert (federation.clients, new.clients) == (4, 2)
-    keys = federation.keys.tolist() + new.keys.tolist()
-    assert sorted(keys) == whole.keys.tolist()
+    keys = federation.stable_ids.tolist() + new.stable_ids.tolist()
+    assert sorted(keys) == whole.stable_ids.tolist()
     for part in (federation, new):
-        places = [whole.keys.tolist().index(key) for key in part.keys.tolist()]
+        places = [whole.stable_ids.tolist().index(key) for key in part.stable_ids.tolist()]
         for split in whole.rows:
             assert same(part.rows[split], [whole.rows[split][i] for i in places])
         assert torch.equal(part.sizes, whole.sizes[places])
@@ -92,7 +92,7 @@ def test_new_clients_are_apart_and_keep_their_rows_and_keys():
 
 def test_who_is_new_depends_on_the_seed_and_on_keys_alone():
     def new(**options) -> set[int]:
-        return set(fixture(**options).federation.split_new_clients(2)[1].keys.tolist())
+        return set(fixture(**options).federation.split_new_clients(2)[1].stable_ids.tolist())
 
     assert new() == new() == new(order=ORDER)
     assert len({frozenset(new(seed=seed)) for seed in range(8)}) > 3
@@ -120,7 +120,7 @@ def test_with_a_tiny_alpha_one_client_has_nearly_all_places():
         federation = fixture(seed=seed).federation
         chances = participation_probabilities(federation, "dirichlet", 1e-5)
         assert chances.max() > 0.99
-        first.add(int(federation.keys[chances.argmax()]))
+        first.add(int(federation.stable_ids[chances.argmax()]))
     assert len(first) > 3
 
 
@@ -135,7 +135,7 @@ def cohorts(sim: Simulation, rounds: int = 400) -> np.ndarray:
         ids = sampled(sim)
         assert len(set(ids.tolist())) == sim.cohort_size
         counts[ids] += 1
-    return counts[sim.federation.keys.argsort()].numpy()
+    return counts[sim.federation.stable_ids.argsort()].numpy()
 
 
 def plainly(order: list[int] | None = None) -> Simulation:
@@ -174,12 +174,14 @@ def test_a_smaller_alpha_favours_fewer():
 @pytest.mark.parametrize("kind", ["size", "dirichlet"])
 def test_chances_follow_the_client_and_not_its_place(kind):
     plain, moved = simulation(kind), simulation(kind, order=ORDER)
-    by_key = dict(zip(plain.federation.keys.tolist(), plain.federation.participation_probabilities, strict=True))
-    for key, chance in zip(moved.federation.keys.tolist(), moved.federation.participation_probabilities, strict=True):
+    by_key = dict(zip(plain.federation.stable_ids.tolist(), plain.federation.participation_probabilities, strict=True))
+    for key, chance in zip(
+        moved.federation.stable_ids.tolist(), moved.federation.participation_probabilities, strict=True
+    ):
         assert chance == pytest.approx(by_key[key])
     for plain.round in range(1, 20):
         moved.round = plain.round
-        drawn = (set(sim.federation.keys[sampled(sim)].tolist()) for sim in (plain, moved))
+        drawn = (set(sim.federation.stable_ids[sampled(sim)].tolist()) for sim in (plain, moved))
         assert len(set(map(frozenset, drawn))) == 1
 
 

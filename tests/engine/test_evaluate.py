@@ -71,7 +71,7 @@ def test_batch_norm_is_calibrated_on_rows_that_follow_the_client_and_not_its_pla
     task = Task(model := model_of(body=nn.Sequential(BatchNorm2d(1), nn.Flatten()), head=nn.Linear(1, 4)))
     for order in ([0, 1], [1, 0]):
         rows = Rows([own[i] for i in order], [own[i] for i in order])
-        federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", keys=order)
+        federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", stable_ids=order)
         found.append(evaluate._calibrate(task, task.vector(model), federation, order.index(1), 10)[0])
     assert found[0] == found[1]
 
