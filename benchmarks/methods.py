@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from benchmarks.setting import compare, engine, federation, ratio
-from pflsweep.commands.check import named
+from pflsweep.commands.check import method_and_defaults
 from pflsweep.config.hydra_loader import conf_dir
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
@@ -37,7 +37,7 @@ def measured(name: str, repeat: int, device: str) -> dict[str, float]:
 
 
 def of_option(name: str, fed) -> Simulation:
-    cls, values = named(name, None)
+    cls, values = method_and_defaults(name, None)
     return engine(
         lambda task: Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=EPOCHS, **values)),
         fed,

@@ -67,7 +67,7 @@ class FedFV(Method):
     global_model = stock.shared_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
-        width = max(setup.cohort, setup.first)
+        width = max(setup.cohort, setup.first_cohort)
         ids = torch.full((self.tau, width), -1, dtype=torch.int64, device=w.device)
         return Server(w, ids, w.new_zeros(self.tau, width, len(w)))
 

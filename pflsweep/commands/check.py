@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     # With models this small, threads only wait for each other
     torch.set_num_threads(1)
-    cls, defaults = named(options.method, options.config_dir)
+    cls, defaults = method_and_defaults(options.method, options.config_dir)
     values = {**defaults, **_overrides(options.overrides)}
     check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
     case = case_of(cls, values)
@@ -148,7 +148,7 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
+def method_and_defaults(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
     """Return a method's class and the hyperparameters in its YAML file.
 
     method: an option's name, or a class, whose file is the one that names it. Raises UserError, which names the file or

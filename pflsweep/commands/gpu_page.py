@@ -12,7 +12,7 @@ import torch
 from joblib import Parallel, delayed
 
 from pflsweep import __version__
-from pflsweep.commands.check import case_of, named, statement, verdict
+from pflsweep.commands.check import case_of, method_and_defaults, statement, verdict
 from pflsweep.config.hydra_loader import option_files
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
@@ -21,9 +21,9 @@ from pflsweep.ops import memory
 from pflsweep.report.markdown import inline, table
 from pflsweep.trial.metadata import commit
 from pflsweep.trial.process import arithmetic
-from pflsweep.trial.speed import SETTINGS, Measurement, Setting, speeds
+from pflsweep.trial.speed import WORKLOADS, Measurement, Workload, speeds
 from pflsweep.util import processor
-from pflsweep.util.errors import in_gb
+from pflsweep.util.errors import counted, in_gb
 
 MINUTES = 10
 # Shares of the time: for comparing each method with the CPU, and for the speeds. The rest is for the other properties.
@@ -44,7 +44,7 @@ def page(
     device: str,
     seconds: float = 60 * MINUTES - WORST,
     methods: list[str] | None = None,
-    settings: tuple[Setting, ...] = SETTINGS,
+    workloads: tuple[Workload, ...] = WORKLOADS,
     say: Callable[[str], None] = lambda line: None,
     at_once: int = 1,
 ) -> tuple[str, int]:
@@ -60,8 +60,8 @@ def page(
         names = methods or _methods()
         say(f"{len(names)} methods on {device}, each beside the CPU")
         tried = _tried(names, device, ON_A_DEVICE[:1], began + FIRST * seconds, at_once)
-        say(f"Speed of {len(settings)} settings")
-        fast = list(speeds(device, SPEED * seconds, settings))
+        say(f"Speed of {counted(len(workloads), 'workload')}")
+        fast = list(speeds(device, SPEED * seconds, workloads))
         say(f"The other {len(ON_A_DEVICE) - 1} properties of each method, until {seconds / 60:.0f} minutes are over")
         tried += _tried(names, device, ON_A_DEVICE[1:], began + seconds, at_once)
     finally:
@@ -78,7 +78,7 @@ def page(
         *(["Failed:\n", *(f"- {inline(f'{e.method}: {e.property}: {e.why}')}" for e in failed)] if failed else []),
         "## Speed",
         "Training images a second of FedAvg on random images, without evaluation; median of up to three rounds.",
-        table(["setting", "way", "images/s", "times one core", "memory"], _by_speed(fast)),
+        table(["workload", "way", "images/s", "times one core", "memory"], _by_speed(fast)),
     ]
     return "\n\n".join(line.rstrip("\n") for line in lines) + "\n", len(failed)
 
@@ -96,7 +96,7 @@ def _methods() -> list[str]:
 @cache
 def _case(name: str, device: str) -> Case:
     """Return the test case of an algorithm on a device."""
-    return replace(case_of(*named(name, None)), device=device)
+    return replace(case_of(*method_and_defaults(name, None)), device=device)
 
 
 def processes(device: str) -> int:
@@ -142,15 +142,15 @@ def _by_property(tried: list[Tried]) -> list[list[str]]:
 
 
 def _by_speed(fast: list[Measurement]) -> list[list[str]]:
-    """Return rows of a table: setting, way, images per second, multiple of one core, memory."""
-    one_core = {each.setting: each.images for each in fast if each.way.startswith("CPU")}
+    """Return rows of a table: workload, way, images per second, multiple of one core, memory."""
+    one_core = {each.workload: each.images for each in fast if each.way.startswith("CPU")}
     rows = []
     for each in fast:
-        base = one_core.get(each.setting)
+        base = one_core.get(each.workload)
         times = f"{each.images / base:.2f}" if each.images and base else "-"
         shown = f"{each.images:,.0f}" if each.images else inline(each.why)
         held = f"{each.memory / 1e9:.2f} GB" if each.memory is not None else "-"
-        rows.append([inline(each.setting), inline(each.way), shown, times, held])
+        rows.append([inline(each.workload), inline(each.way), shown, times, held])
     return rows
 
 

@@ -104,7 +104,7 @@ def unpacked(sim: Simulation, state: bytes) -> Simulation:
     return sim
 
 
-def known(sim: Simulation) -> dict[str, Tensor]:
+def kept_states(sim: Simulation) -> dict[str, Tensor]:
     """Return all states that a simulation keeps between rounds, by name."""
     ids = torch.arange(sim.federation.clients)
     everybody, optimisers = sim.clients.get(ids), () if sim.optimisers is None else sim.optimisers.get(ids)
@@ -126,7 +126,7 @@ def models(sim: Simulation) -> dict[str, Tensor]:
 
 def everything(sim: Simulation) -> dict[str, Tensor]:
     """Return all states that a simulation keeps and all models that are evaluated, by name."""
-    return {**models(sim), **known(sim)}
+    return {**models(sim), **kept_states(sim)}
 
 
 def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, tolerance: float = 0.0) -> None:

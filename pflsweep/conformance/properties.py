@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from pflsweep.config.fields import rules_of
-from pflsweep.conformance.case import Case, advance, assert_same, everything, known, models, packed, sizes, unpacked
+from pflsweep.conformance.case import (
+    Case,
+    advance,
+    assert_same,
+    everything,
+    kept_states,
+    models,
+    packed,
+    sizes,
+    unpacked,
+)
 from pflsweep.conformance.fake_device import another_device
 from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, memory_of, poisoned, steps_through
@@ -192,21 +202,21 @@ def absent_clients_stay(case: Case) -> None:
     sim = case.simulation()
     steps = sim.run()
     for _ in range(BEFORE + 2):
-        before = known(sim)
+        before = kept_states(sim)
         sampled = next(steps).ids
         absent = torch.tensor([i for i in range(CLIENTS) if i not in sampled.tolist()])
         for name in (n for n in before if not n.startswith("server")):
-            after, when = known(sim)[name][absent], f"clients {absent.tolist()}, absent in round {sim.round}"
+            after, when = kept_states(sim)[name][absent], f"clients {absent.tolist()}, absent in round {sim.round}"
             assert_same({name: after}, {name: before[name][absent]}, when)
 
 
 def evaluation_changes_nothing(case: Case) -> None:
     """evaluation changes nothing: no state, no generator, no later round"""
     quiet = advance(case.simulation(), BEFORE)
-    before, generators = known(quiet), global_states()
+    before, generators = kept_states(quiet), global_states()
     first, again = models(quiet), models(quiet)
     scores = quiet.evaluate("test")
-    assert_same(known(quiet), before, "after evaluation")
+    assert_same(kept_states(quiet), before, "after evaluation")
     assert_same(again, first, "evaluated twice")
     assert generators == global_states(), f"evaluation has drawn from a global generator: {REMEDY}"
     for view, score in quiet.evaluate("test").items():
@@ -214,8 +224,8 @@ def evaluation_changes_nothing(case: Case) -> None:
         assert same, f"the {view} scores differ when they are asked for again"
     busy = advance(case.simulation(eval_every=1), BEFORE + 1)
     undisturbed = advance(case.simulation(), BEFORE + 1)
-    assert_same(known(busy), known(undisturbed), "with an evaluation after each round")
-    assert_same(known(advance(quiet, 1)), known(undisturbed), "a round after some evaluations")
+    assert_same(kept_states(busy), kept_states(undisturbed), "with an evaluation after each round")
+    assert_same(kept_states(advance(quiet, 1)), kept_states(undisturbed), "a round after some evaluations")
 
 
 def client_numbers_do_not_matter(case: Case) -> None:
@@ -281,7 +291,7 @@ def state_is_complete(case: Case) -> None:
     )
     assert _structure(tree_map(torch.clone, sim.server)) == shape, "tree_map does not rebuild the server"
     other = unpacked(case.simulation(), packed(sim))
-    assert_same(known(other), known(sim), "after loading a checkpoint")
+    assert_same(kept_states(other), kept_states(sim), "after loading a checkpoint")
     assert_same(models(other), models(sim), "evaluated after loading a checkpoint")
     for _ in range(2):
         advance(sim, 1)

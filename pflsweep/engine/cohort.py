@@ -25,7 +25,7 @@ DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their dat
 class Gathered:
     """Joins the trees of chunks into one of the whole cohort, copying each into its place as it arrives.
 
-    pool: memory shared with forks, which can then `place` their trees themselves. like: a tree of the shapes that are
+    pool: memory shared with forks, which can then copy their trees in themselves. like: a tree of the shapes that are
     expected, for which memory is allocated before the first tree arrives.
     """
 
@@ -34,7 +34,7 @@ class Gathered:
         self.tree = None if like is None else self._room(like)
         self._empty = True
 
-    def put(self, where: slice, piece: Any) -> None:
+    def copy_in(self, where: slice, piece: Any) -> None:
         """Copy the tree of a chunk into its place. A chunk that is the whole cohort is taken without a copy."""
         if where.stop - where.start == self.clients:
             self.tree = piece
@@ -44,18 +44,18 @@ class Gathered:
         tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
         self._empty = False
 
-    def place(self, where: slice, piece: Any) -> bool:
+    def copy_in_from_fork(self, where: slice, piece: Any) -> bool:
         """In a fork: copy the tree of a chunk into its place and return True, or return False if it does not fit.
 
-        The parent process cannot see this and has to call `placed`.
+        The parent process cannot see this and has to call `note_fork_copied`.
         """
         fits = self._fits(piece)
         if fits:
             tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
         return fits
 
-    def placed(self) -> None:
-        """Note that a fork has placed a tree."""
+    def note_fork_copied(self) -> None:
+        """Note that a fork has copied a tree in."""
         self._empty = False
 
     def _fits(self, piece: Any) -> bool:
@@ -232,7 +232,7 @@ class Cohort:
         gathered = Gathered(len(self.ids))
         for cut, result in self.chunks.over(len(self.ids), one):
             self._count(cut, result)
-            gathered.put(cut, result.up)
+            gathered.copy_in(cut, result.up)
         return gathered.tree
 
     def _over_workers(self, kind: str, one: Callable[[slice], ChunkResult]) -> Any:
@@ -243,11 +243,11 @@ class Cohort:
 
         def job(k: int) -> ChunkResult:
             result = one(cuts[k])
-            return result._replace(up=None) if gathered.place(cuts[k], result.up) else result
+            return result._replace(up=None) if gathered.copy_in_from_fork(cuts[k], result.up) else result
 
         for k, result in self.workers.map(kind, [float(self.turn.n[cut].sum()) for cut in cuts], job):
             self._count(cuts[k], result)
-            gathered.placed() if result.up is None else gathered.put(cuts[k], result.up)
+            gathered.note_fork_copied() if result.up is None else gathered.copy_in(cuts[k], result.up)
         self.workers.seen[kind] = tree_map(lambda v: v.new_empty((0, *v.shape[1:])), gathered.tree)
         return gathered.tree
 

@@ -115,7 +115,7 @@ class Simulation:
         key = random.tensor_key(federation.seed, "method").to(federation.device)
         facts = federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
         keys = federation.draw_keys.to(federation.device)
-        setup = Setup(*facts, key, keys, first=federation.clients if schedule.first_round == "all" else 0)
+        setup = Setup(*facts, key, keys, first_cohort=federation.clients if schedule.first_round == "all" else 0)
         self.server = require_tree(verbs, "init", verbs.init(w0, setup))
         own = require_tree(verbs, "init_client", verbs.init_client(w0, setup))
         self.clients = Clients(own, federation.clients)

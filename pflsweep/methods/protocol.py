@@ -105,7 +105,7 @@ class Setup(NamedTuple):
     sizes: Tensor  # [N] training samples of each client
     key: Tensor  # [] int64 made from the seed, for ops.random: for a method's own draws, such as initial layers
     keys: Tensor  # [N] int64 made from seed and client: for draws for each client, which do not depend on their order
-    first: int = 0  # clients in round 1 (train.first_round); 0: as many as in the others
+    first_cohort: int = 0  # clients in round 1 (train.first_round=all); 0: M
 
 
 class Turn(NamedTuple):

@@ -24,7 +24,7 @@ CLASSES, NEVER = 10, 10**9
 ROUNDS = 3  # timed rounds of a measurement, if its seconds allow
 
 
-class Setting(NamedTuple):
+class Workload(NamedTuple):
     """A federation of random images and a model. samples: training samples of each client."""
 
     name: str
@@ -40,17 +40,17 @@ def _resnet(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return torchvision.build(shape, classes, name="resnet18", norm="group", groups=32)
 
 
-SETTINGS = (
-    Setting("FedALA's: CNN on 32x32x3, 20 clients, batch 10", 20, 1.0, 200, 10, (3, 32, 32), cnn.build),
-    Setting("PGFed's: CNN on 32x32x3, 25 of 100 clients, batch 128", 100, 0.25, 256, 128, (3, 32, 32), cnn.build),
-    Setting("ResNet-18 on 64x64x3, 20 clients, batch 10", 20, 1.0, 20, 10, (3, 64, 64), _resnet),
+WORKLOADS = (
+    Workload("FedALA's: CNN on 32x32x3, 20 clients, batch 10", 20, 1.0, 200, 10, (3, 32, 32), cnn.build),
+    Workload("PGFed's: CNN on 32x32x3, 25 of 100 clients, batch 128", 100, 0.25, 256, 128, (3, 32, 32), cnn.build),
+    Workload("ResNet-18 on 64x64x3, 20 clients, batch 10", 20, 1.0, 20, 10, (3, 64, 64), _resnet),
 )
 
 
 class Measurement(NamedTuple):
-    """The speed of one setting in one way."""
+    """The speed of one workload in one way."""
 
-    setting: str
+    workload: str
     way: str
     images: float | None  # training images per second; None if it was not measured
     memory: float | None  # most bytes that a GPU has held; None on a CPU
@@ -73,8 +73,8 @@ def random_federation(samples: list[int], test: list[int], device: str, shape: t
     return Federation(data, rows, validation=0.0, seed=0, device=device)
 
 
-def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS) -> Iterator[Measurement]:
-    """Yield the speed of each setting on one CPU core, and on a device in each way.
+def speeds(device: str, seconds: float, workloads: tuple[Workload, ...] = WORKLOADS) -> Iterator[Measurement]:
+    """Yield the speed of each workload on one CPU core, and on a device in each way.
 
     seconds: for all together; a measurement that has begun is finished.
     """
@@ -87,30 +87,30 @@ def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS
             for precision in ("fp32", "tf32", "bf16")
         },
     }
-    each = seconds / max(1, len(settings) * len(ways))
-    for setting in settings:
+    each = seconds / max(1, len(workloads) * len(ways))
+    for workload in workloads:
         for way, how in ways.items():
             if time.monotonic() >= end:
-                yield Measurement(setting.name, way, None, None, "not measured, since the time was over")
+                yield Measurement(workload.name, way, None, None, "not measured, since the time was over")
                 continue
             try:
-                yield Measurement(setting.name, way, *measured(setting, seconds=each, **how))
+                yield Measurement(workload.name, way, *measured(workload, seconds=each, **how))
             except (RuntimeError, NotImplementedError) as error:
                 # Too little memory, or an operation that the device lacks in this precision
-                yield Measurement(setting.name, way, None, None, one_line(error)[:200])
+                yield Measurement(workload.name, way, None, None, one_line(error)[:200])
 
 
 def measured(
-    setting: Setting, *, device: str, precision: str, chunk: int, seconds: float
+    workload: Workload, *, device: str, precision: str, chunk: int, seconds: float
 ) -> tuple[float, float | None]:
     """Return training images per second, the median over rounds, and the most bytes that a GPU has held."""
-    fed = random_federation([setting.samples] * setting.clients, [1] * setting.clients, device, setting.shape)
+    fed = random_federation([workload.samples] * workload.clients, [1] * workload.clients, device, workload.shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = setting.build(setting.shape, CLASSES)
+        model = workload.build(workload.shape, CLASSES)
     task = Task(model, precision)
     schedule = Schedule(
-        NEVER, setting.participation, "share", 1, setting.batch, 0.01, 1.0, NEVER, 256, min(chunk, setting.clients)
+        NEVER, workload.participation, "share", 1, workload.batch, 0.01, 1.0, NEVER, 256, min(chunk, workload.clients)
     )
     verbs = Verbs.of(FedAvg(task=task, opt=Sgd(0.0, 0.0), epochs=1))
     rounds = Simulation(verbs, task, fed, schedule, task.vector(model)).run()

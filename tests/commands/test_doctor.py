@@ -18,10 +18,10 @@ from pflsweep.conformance.case import Case
 from pflsweep.conformance.fake_device import another_device
 from pflsweep.engine.workers import usable_cores
 from pflsweep.models import mlp
-from pflsweep.trial.speed import Setting, measured, speeds
+from pflsweep.trial.speed import Workload, measured, speeds
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-TINY = Setting("tiny", 4, 0.5, 12, 4, (1, 8, 8), lambda shape, classes: mlp.build(shape, classes, hidden=[8]))
+TINY = Workload("tiny", 4, 0.5, 12, 4, (1, 8, 8), lambda shape, classes: mlp.build(shape, classes, hidden=[8]))
 
 
 def lines(out: str) -> dict[str, list[str]]:
@@ -181,7 +181,7 @@ def test_the_page_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         text, failed = gpu_page.page(device, 3600, ["fedavg", "fedala"], (TINY,), heard.append)
     assert failed == 0, text
     assert len(heard) == 3
-    assert "Speed of 1 settings" in heard
+    assert "Speed of 1 workload" in heard
     assert "\n## Speed\n" in text
     of = len(kept)
     assert f"2 methods, {of} properties each: {2 * of} of {2 * of} that were tried hold, 0 failed." in text

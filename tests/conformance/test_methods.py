@@ -14,7 +14,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands.check import case_of, method_at
 from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.schema import check_fields
-from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
+from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, kept_states, models
 from pflsweep.conformance.fixtures import CLASSES
 from pflsweep.conformance.properties import (
     PROPERTIES,
@@ -786,7 +786,7 @@ def test_kept_optimiser_states_go_on(name: str) -> None:
     """Kept states are the only difference: a client's first turn is the same, its second is not."""
     fresh, kept = (replace(case(name), optimiser_state=how).simulation(participation=1.0) for how in ("fresh", "kept"))
     for round, same in ((1, True), (2, False)):
-        ours, theirs = known(advance(kept, 1)), known(advance(fresh, 1))
+        ours, theirs = kept_states(advance(kept, 1)), kept_states(advance(fresh, 1))
         assert all(torch.equal(ours[what], theirs[what]) for what in theirs) == same, f"round {round}"
 
 

@@ -13,7 +13,7 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedbabu import FedBABU
 from pflsweep.commands.check import case_of
-from pflsweep.conformance.case import advance, assert_same, known, models
+from pflsweep.conformance.case import advance, assert_same, kept_states, models
 from pflsweep.engine.cohort import ChunkSize, Gathered
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.methods import stock
@@ -35,7 +35,7 @@ def test_work_that_the_engine_owns_shares_no_memory() -> None:
 def test_a_cohort_is_cut_and_put_together_again() -> None:
     whole, gathered = (torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.tensor([7, 8, 9])), Gathered(3)
     for cut in (slice(2, 3), slice(0, 2)):
-        gathered.put(cut, select(whole, cut))
+        gathered.copy_in(cut, select(whole, cut))
     assert all(torch.equal(a, b) for a, b in zip(leaves(gathered.tree), leaves(whole), strict=True))
 
 
@@ -58,7 +58,7 @@ def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
     roomy = advance(of.simulation(chunk=6, participation=1.0), 2)
     got = advance(of.simulation(chunk=6, participation=1.0, watch=cramped), 2)
     assert tried == [6, 3, 2, 2, 2, 2, 2, 2]
-    assert_same({**models(got), **known(got)}, {**models(roomy), **known(roomy)}, "halved", 1e-10)
+    assert_same({**models(got), **kept_states(got)}, {**models(roomy), **kept_states(roomy)}, "halved", 1e-10)
 
 
 def test_personalised_models_that_do_not_fit_into_memory_are_made_in_halves() -> None:
@@ -255,7 +255,7 @@ def test_what_another_thread_draws_is_no_fault_of_the_method() -> None:
     finally:
         trained.set()
         thread.join()
-    assert_same(known(sims[0]), known(advance(sims[1], 2)), "with another thread that draws")
+    assert_same(kept_states(sims[0]), kept_states(advance(sims[1], 2)), "with another thread that draws")
 
 
 def test_a_step_that_draws_by_its_key_is_trained() -> None:

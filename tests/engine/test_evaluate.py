@@ -13,7 +13,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.config.options import Metrics
-from pflsweep.conformance.case import Case, advance, assert_same, known, packed, unpacked
+from pflsweep.conformance.case import Case, advance, assert_same, kept_states, packed, unpacked
 from pflsweep.conformance.fixtures import fixture
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
@@ -344,4 +344,4 @@ def test_trained_models_are_part_of_the_state() -> None:
     second = advance(unpacked(asked(case().simulation()), packed(advance(asked(case().simulation()), 2))), 2)
     assert second.trained is not None
     assert torch.equal(second.trained, whole.trained)
-    assert_same(known(second), known(whole), "continued")
+    assert_same(kept_states(second), kept_states(whole), "continued")

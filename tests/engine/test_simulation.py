@@ -14,7 +14,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.algorithms.splitgp import SplitGP
-from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, unpacked
+from pflsweep.conformance.case import Case, advance, assert_same, kept_states, models, packed, unpacked
 from pflsweep.data.batching import Batching
 from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Simulation
@@ -139,7 +139,7 @@ def test_a_run_can_be_stopped_and_continued(cls: type[Method]) -> None:
     whole = advance(case(cls).simulation(), 5)
     first = advance(case(cls).simulation(), 2)
     second = advance(unpacked(case(cls).simulation(), packed(first)), 3)
-    assert_same({**known(second), **models(second)}, {**known(whole), **models(whole)}, "continued")
+    assert_same({**kept_states(second), **models(second)}, {**kept_states(whole), **models(whole)}, "continued")
     assert second.round == whole.round == 5
 
 
@@ -206,7 +206,7 @@ def test_stale_personal_models_are_those_of_before_aggregation() -> None:
         assert_same(dict(enumerate(sim.personal_models())), dict(enumerate(wanted)), "stale models")
     current = advance(case(FedRoD, {"init_personal": "copy"}).simulation(), 4)
     assert any(not torch.equal(a, b) for a, b in zip(current.personal_models(), wanted, strict=True))
-    assert_same(known(sim), known(current), "what is scored changes no training")
+    assert_same(kept_states(sim), kept_states(current), "what is scored changes no training")
 
 
 @pytest.mark.parametrize(
@@ -251,15 +251,15 @@ def test_stale_models_are_scored_alike_wherever_they_lie_in_memory() -> None:
 def test_a_state_in_memory_does_not_move_on() -> None:
     sim = advance(case(Local).simulation(), 2)
     state = sim.state()
-    wanted = {**known(sim), **models(sim)}
+    wanted = {**kept_states(sim), **models(sim)}
     advance(sim, 2)
     other = case(Local).simulation()
     other.load(state)
-    assert_same({**known(other), **models(other)}, wanted, "a state that was kept")
+    assert_same({**kept_states(other), **models(other)}, wanted, "a state that was kept")
     advance(other, 1)
     again = case(Local).simulation()
     again.load(state)
-    assert_same({**known(again), **models(again)}, wanted, "a state that was loaded before")
+    assert_same({**kept_states(again), **models(again)}, wanted, "a state that was loaded before")
 
 
 def test_scores_are_those_of_the_models() -> None:

@@ -13,7 +13,7 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedprox import FedProx
 from pflsweep.commands.check import case_of
-from pflsweep.conformance.case import Case, advance, assert_same, known, models
+from pflsweep.conformance.case import Case, advance, assert_same, kept_states, models
 from pflsweep.engine import stack as stacking
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Stack, StackMember, run_stack
@@ -49,7 +49,7 @@ def seen(sim: Simulation, member: StackMember | None = None) -> dict[str, torch.
     if member is not None:
         member.join(sim)
     images = torch.tensor([result.images for result in islice(sim.run(), 2)])
-    return {**known(sim), **models(sim), "images": images}
+    return {**kept_states(sim), **models(sim), "images": images}
 
 
 def require_as_by_itself(cases: list[Case], *trials: dict[str, Any]) -> Stack:

@@ -22,7 +22,7 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands.check import case_of
 from pflsweep.config.compose import compose
-from pflsweep.conformance.case import advance, assert_same, known, models, packed, unpacked
+from pflsweep.conformance.case import advance, assert_same, kept_states, models, packed, unpacked
 from pflsweep.conformance.properties import (
     MOST,
     PROPERTIES,
@@ -98,7 +98,7 @@ def by_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
 def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     """Train some rounds more, and return all that can be seen of a simulation."""
     results: list[RoundResult] = list(islice(sim.run(), rounds))
-    seen = {**known(sim), **models(sim)}
+    seen = {**kept_states(sim), **models(sim)}
     for k, result in enumerate(results):
         columns = {f"{view} {name}": column for view, score in result.scores.items() for name, column in
                    score._asdict().items()}  # fmt: skip

@@ -13,7 +13,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfv import FedFV
 from pflsweep.algorithms.scaffold import Scaffold
 from pflsweep.config.compose import compose
-from pflsweep.conformance.case import advance, assert_same, known, models
+from pflsweep.conformance.case import advance, assert_same, kept_states, models
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Plugin, Vector
 from pflsweep.ops import random
@@ -142,7 +142,7 @@ def test_a2_with_factor_1_is_no_attack(name: str) -> None:
     row = TABLE[name]
     harmless = row._replace(plugs={**row.plugs, Scaled: {"share": 0.4, "factor": 1.0}})
     ours, theirs = (advance(case(name, row=each).simulation(), 4) for each in (harmless, row))
-    assert_same({**known(ours), **models(ours)}, {**known(theirs), **models(theirs)}, "factor 1")
+    assert_same({**kept_states(ours), **models(ours)}, {**kept_states(theirs), **models(theirs)}, "factor 1")
 
 
 def test_malicious_clients_count_nowhere() -> None:

@@ -21,7 +21,7 @@ from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.fedrep import FedRep
 from pflsweep.commands.check import method_at
 from pflsweep.config.compose import compose
-from pflsweep.conformance.case import assert_same, known, models
+from pflsweep.conformance.case import assert_same, kept_states, models
 from pflsweep.data.loader import ClientData
 from pflsweep.data.poisson import Poisson
 from pflsweep.methods.protocol import Method, Spent, Verbs
@@ -271,7 +271,9 @@ def test_any_chunking_gives_the_same_private_round_with_dropout() -> None:
         for chunk in (1, 2, EVERYBODY)
     ]
     for other in runs[1:]:
-        assert_same({**known(other), **models(other)}, {**known(runs[0]), **models(runs[0])}, "chunks", 1e-10)
+        assert_same(
+            {**kept_states(other), **models(other)}, {**kept_states(runs[0]), **models(runs[0])}, "chunks", 1e-10
+        )
 
 
 UNLEAKY = [name for name, node in YAMLS.items() if not method_at(node["_target_"]).dp_incompatible_reason]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.commands.check import named
+from pflsweep.commands.check import method_and_defaults
 from pflsweep.commands.main import main
 from pflsweep.config import reading as readings
 from pflsweep.config.compose import compose
@@ -75,7 +75,7 @@ def test_rows_whose_clients_have_rates_of_their_own_have_methods_that_take_these
     for column, row in table.cells:
         words = dict(word.split("=", 1) for word in [*table.settings[column], *table.words(column, row)])
         if words.get("train.lr_of") == "last_turn":
-            assert named(words["algorithm"], None)[0].supports_per_client_lr, f"{row} in {column}"
+            assert method_and_defaults(words["algorithm"], None)[0].supports_per_client_lr, f"{row} in {column}"
 
 
 @pytest.mark.parametrize("paper", PAPERS)

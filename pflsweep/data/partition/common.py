@@ -63,7 +63,7 @@ def check_test_split(dataset: Dataset, option: str) -> None:
         )
 
 
-def drawn(cut: Callable[[], list[np.ndarray]], least: int, tries: int, what: str) -> list[np.ndarray]:
+def redraw_until_least(cut: Callable[[], list[np.ndarray]], least: int, tries: int, what: str) -> list[np.ndarray]:
     """Return the first result of `cut` in which each client has at least `least` rows.
 
     Raises UserError if none of `tries` draws is such. what: what is drawn, for the message.

@@ -8,8 +8,8 @@ from pflsweep.data.partition.common import (
     check_clients,
     check_least,
     check_test_split,
-    drawn,
     pooled,
+    redraw_until_least,
     rows_of_classes,
     sorted_rows,
 )
@@ -44,7 +44,9 @@ def skewed(
     samples = sum(map(len, by_class))
     check_least(least, samples, clients)
     what = f"{clients} clients of {kind} and alpha {alpha}"
-    return drawn(lambda: _cut_classes(by_class, clients, alpha, samples / clients, rng), least, tries, what)
+    return redraw_until_least(
+        lambda: _cut_classes(by_class, clients, alpha, samples / clients, rng), least, tries, what
+    )
 
 
 def _cut_classes(

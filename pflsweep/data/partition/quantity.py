@@ -7,7 +7,7 @@ https://arxiv.org/abs/2102.02079, section IV-C.
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_alpha, check_clients, check_least, drawn, pooled
+from pflsweep.data.partition.common import check_alpha, check_clients, check_least, pooled, redraw_until_least
 from pflsweep.ops.random import generator
 
 
@@ -31,5 +31,7 @@ def split(
         return np.split(order, np.round(np.cumsum(q)[:-1] * samples).astype(int))
 
     return pooled(
-        drawn(cut, least, tries, f"{clients} clients of {samples} samples and alpha {alpha}"), test_fraction, seed
+        redraw_until_least(cut, least, tries, f"{clients} clients of {samples} samples and alpha {alpha}"),
+        test_fraction,
+        seed,
     )

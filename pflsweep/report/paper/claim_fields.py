@@ -101,7 +101,7 @@ def _require(part: dict[str, Any], needed: tuple[str, ...], where: str) -> None:
             raise UserError(f"{where} has no '{key}'. It needs {', '.join(needed)}.")
 
 
-def named(claim: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def names_in(claim: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each key of KEYS with each value that a claim names for it, but for tables."""
     ((form, body),) = claim["expr"].items()
     parts = [claim.get("where") or {}, *([body] if form == "top" else []), (body or {}).get("along", {})]

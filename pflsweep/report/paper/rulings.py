@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from pflsweep.report.paper import claims, layout, published
-from pflsweep.report.paper.claim_fields import named
+from pflsweep.report.paper.claim_fields import names_in
 from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.layout import Layout
@@ -73,7 +73,7 @@ def _check_names(claim: dict[str, Any], paper: str) -> None:
     """Raise UserError if a claim names a method, or a part of a column, that no table of its paper has."""
     # It would be open for ever
     known = _known(paper)
-    for key, value in named(claim):
+    for key, value in names_in(claim):
         if value not in known[key] and value != "_head":
             raise UserError(
                 f"claims.yaml: claim {claim['id']!r}: no table of '{paper}' has the {key} '{value}'."
