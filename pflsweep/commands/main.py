@@ -176,7 +176,7 @@ def _hydra(argv: list[str]) -> int:
             raise outcome
         from pflsweep.report.terminal import table_with_legend
 
-        print(table_with_legend([outcome.record], tracked=outcome.config.tracking.backend != "none"))
+        print(table_with_legend([outcome.record], tracked=outcome.config["tracking"]["backend"] != "none"))
     return 0
 
 

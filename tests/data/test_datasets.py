@@ -417,7 +417,7 @@ def test_normalisation_must_fit():
         from_yaml("synthetic", alpha=-1)
     assert from_yaml("synthetic", alpha=-0.0).checksum == from_yaml("synthetic", alpha=0.0).checksum
     for option in ("clients", "features", "classes"):
-        with pytest.raises(UserError, match=rf"dataset.{option}=999999999 .* of memory. Use fewer"):
+        with pytest.raises(UserError, match=rf"dataset.{option}=999999999.* of memory. Use fewer"):
             from_yaml("synthetic", **{option: 999999999})
 
 
