@@ -120,7 +120,7 @@ class Train(Keys):
         choices=("uniform", "size", "dirichlet", "fixed"),
         neutral="uniform",
     )
-    sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", low=1e-300, neutral=1.0)
+    sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", above=0, neutral=1.0)
     first_round: str = hyper(
         "clients that the first round trains: its cohort, or all", choices=("cohort", "all"), neutral="cohort"
     )

@@ -47,6 +47,7 @@ def participation_probabilities(federation: Federation, kind: str, alpha: float)
     if kind == "size":
         drawn = federation.sizes.numpy().astype(float)
     else:
+        alpha = max(alpha, 1e-300)  # below, 1 / alpha overflows; one client has all long before
         rngs = [generator(federation.seed, "chances", int(key)) for key in federation.stable_ids]
         drawn = np.array([rng.standard_gamma(alpha) for rng in rngs])
         if drawn.sum() < sys.float_info.min:  # all are too small for a float: G(alpha) is G(alpha + 1) U^(1 / alpha)
