@@ -5,6 +5,7 @@ An export is a folder of runs like any other, or one archive; reports can be mad
 
 import argparse
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from pflsweep.records.record import Record
 from pflsweep.records.searches import find_searches, trials_of
 from pflsweep.records.select import Chosen, choose
 from pflsweep.util.errors import UserError, counted, nearest
+
+EVERY = 10.0  # seconds between lines about an import's progress in a log
 
 
 def main(argv: list[str]) -> int:
@@ -141,8 +144,12 @@ def _track(records: list[Record], options: Tracking) -> None:
     from pflsweep.tracking.run import send
 
     searching = find_searches(records).trials
-    sent = 0
-    for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
+    sent, said = 0, time.monotonic()
+    for done, record in enumerate(tqdm(records, desc="to MLflow", unit="run", disable=None)):
+        # A log has lines, where a terminal has a bar
+        if not sys.stderr.isatty() and time.monotonic() - said >= EVERY:
+            print(f"to MLflow: {done} of {counted(len(records), 'run')}", file=sys.stderr, flush=True)
+            said = time.monotonic()
         # Without labels a run that is there already keeps those of its sweep
         labels = labels_alone(record, "search") if record.meta["identity"] in searching else None
         sent += send(replace(options, experiment=record.tracking.experiment), record, labels)

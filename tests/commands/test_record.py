@@ -78,8 +78,13 @@ def test_an_import_says_the_experiments_to_which_its_runs_go(
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
     capsys.readouterr()
+    monkeypatch.setattr("pflsweep.commands.record.EVERY", 0.0)
     assert main(["record", "import", "out"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert [line for line in err.splitlines() if "to MLflow:" in line] == [
+        "to MLflow: 0 of 2 runs",
+        "to MLflow: 1 of 2 runs",
+    ]
     (line,) = [line for line in out.splitlines() if line.startswith("Runs go to MLflow")]
     assert "sqlite:///my.db (MLFLOW_TRACKING_URI), experiments another, theirs as their records say" in line
     from mlflow import MlflowClient
