@@ -35,9 +35,9 @@ def importances(queue: Queue, group: int) -> dict[str, float]:
 
     planned = queue.plan.groups[group]
     # In a search by hyperband, accuracies after different numbers of rounds do not compare
-    if len(queue.plan.compared_slots(group)) < planned.tries:
+    if len(queue.plan.compared_slots(group)) < planned.search_slot_count:
         return {}
-    if len(planned.space) < 2 or planned.tries <= 2 * len(planned.space):
+    if len(planned.space) < 2 or planned.search_slot_count <= 2 * len(planned.space):
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,7 +35,7 @@ class Group(NamedTuple):
     config: of final trials, without point and seed.
     space: what is searched; empty for no search.
     points: those that are known beforehand: all, or the first ones, before a sampler proposes others.
-    tries: slots of the search; by hyperband a point takes one in each of its rungs, otherwise one in all.
+    search_slot_count: 0 without a search; by hyperband a point takes a slot in each of its rungs, otherwise one in all.
     search: the config of the search's trials, where it differs from that of final trials (tune.scale, hyperband).
     """
 
@@ -44,8 +44,13 @@ class Group(NamedTuple):
     config: Config
     space: Space
     points: list[Point]
-    tries: int
+    search_slot_count: int
     search: Config | None = None
+
+    @property
+    def is_searched(self) -> bool:
+        """Return whether hyperparameters are searched before the final trials."""
+        return self.search_slot_count > 0
 
     @property
     def search_config(self) -> Config:
@@ -93,7 +98,7 @@ class Plan(NamedTuple):
 
     def search_slots(self, group: int) -> list[Slot]:
         """Return the slots of a group's search; none if nothing is searched."""
-        return [Slot(group, False, k) for k in range(self.groups[group].tries)]
+        return [Slot(group, False, k) for k in range(self.groups[group].search_slot_count)]
 
     def final_slots(self, group: int) -> list[Slot]:
         """Return the slots of a group's final trials, one a seed."""
@@ -155,7 +160,7 @@ class Plan(NamedTuple):
         """Return how many points a group's search tries."""
         if self.tune.sampler == "hyperband":
             return len(self.groups[group].points)
-        return self.groups[group].tries
+        return self.groups[group].search_slot_count
 
     def known_point(self, slot: Slot) -> Point | None:
         """Return the point of a search's slot where it is known beforehand; None for others and for final trials."""
@@ -214,10 +219,10 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
     """
     # tune.partial changes which trials run, not what they compute; tune.scale shows in the configs
     own = {key: value for key, value in asdict(tune).items() if key not in ("partial", "scale")}
-    searched = own if any(group.tries for group in groups) else None
+    searched = own if any(group.is_searched for group in groups) else None
     parts = [
         [
-            *(g.name, relevant(g.config), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}),
+            *(g.name, relevant(g.config), g.points, g.search_slot_count, {key: tuple(a) for key, a in g.space.items()}),
             *([] if g.search is None else [relevant(g.search)]),
         ]
         for g in groups

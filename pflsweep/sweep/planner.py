@@ -265,25 +265,25 @@ def _group(
         return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
     if command.tune.sampler == "hyperband":
-        return _by_hyperband(Group(setting, method, config, space, [], limit, search), command)
+        return _by_hyperband(Group(setting, method, config, space, [], 0, search), limit, command)
     first = first_points(command.tune, space, limit, f"{method} {setting}".strip())
     return Group(setting, method, config, space, first, limit, search)
 
 
-def _by_hyperband(group: Group, command: Command) -> Group:
-    """Return a group with its search by hyperband.
+def _by_hyperband(group: Group, points: int, command: Command) -> Group:
+    """Return a group with its search by hyperband. points: how many it tries.
 
     Raises UserError if there are too few points or rounds.
     """
     train, what = group.search_config.train, group.name
     if "train.rounds" in group.space:
         raise UserError(f"tune=hyperband decides how many rounds points train: leave train.rounds out ({what}).")
-    if brackets_of(group.tries, train.rounds) == 1:
+    if brackets_of(points, train.rounds) == 1:
         raise UserError(
             f"tune=hyperband tries at least {sum(points_of(2))} points, for a third of all rounds and more: "
-            f"{group.tries} points and {train.rounds} rounds are too few ({what}). Use tune=random."
+            f"{points} points and {train.rounds} rounds are too few ({what}). Use tune=random."
         )
-    steps = rungs(group.tries, train.rounds)
+    steps = rungs(points, train.rounds)
     count = steps[-1].numbers.stop
     known = sum(len(rung.numbers) for rung in steps if not rung.below)
     # Rungs end in evaluated rounds, so that a record which was continued still has the accuracy at its earlier rungs
@@ -291,7 +291,7 @@ def _by_hyperband(group: Group, command: Command) -> Group:
     search_config = changed(group.search_config, kept)
     first = first_points(command.tune, group.space, known, what)
     search = None if search_config.values == group.config.values else search_config
-    return group._replace(points=first, tries=count, search=search)
+    return group._replace(points=first, search_slot_count=count, search=search)
 
 
 def _apply_scale(config: Config, scale: Scale, given: dict[str, None]) -> Config:
@@ -397,7 +397,7 @@ def _check_new_clients(plan: Plan) -> None:
             continue
         others = {key: value for key, value in relevant(config).items() if key != "train.rounds"}
         rounds = known.setdefault(json.dumps(others, sort_keys=True), config.train.rounds)
-        by_hyperband = plan.tune.sampler == "hyperband" and group.tries
+        by_hyperband = plan.tune.sampler == "hyperband" and group.is_searched
         if by_hyperband or "train.rounds" in group.space or rounds != config.train.rounds:
             raise UserError(
                 f"data.new with several numbers of rounds ({group.name}): new clients are measured after the last "
@@ -436,7 +436,7 @@ def _check_scored(plan: Plan, group: Group) -> None:
     method = config.node("algorithm").load()
     if view == "global" and method.global_model is stock.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if group.tries and plan.tune.split == "validation":
+    if group.is_searched and plan.tune.split == "validation":
         if config.data.validation:
             raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
         # A partition that is made to find its size may bring validation rows, beside which none can be held back
@@ -445,7 +445,7 @@ def _check_scored(plan: Plan, group: Group) -> None:
 
 def _points_to_check(group: Group) -> list[Point]:
     """Return the points to check: the known ones, and where a sampler will propose others the ends of each axis."""
-    if len(group.points) == group.tries:
+    if len(group.points) == group.search_slot_count:
         return group.points or [{}]
     first = {key: axis.grid[0] for key, axis in group.space.items()}
     ends = [{**first, key: end} for key, axis in group.space.items() for end in axis.range or axis.grid]

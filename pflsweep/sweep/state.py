@@ -60,7 +60,7 @@ class SweepState:
     def winner(self, group: int) -> Point | None:
         """Return the best point of a group's search; {} where nothing is searched; None if no point is done."""
         planned, best = self.plan.groups[group], self.best(group)
-        if not planned.tries:
+        if not planned.is_searched:
             return {}
         return None if best is None else point_of(planned, best)
 
@@ -99,7 +99,7 @@ class SweepState:
         While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
         is due again where another point has won, and blocked where no winner can be elected.
         """
-        if not self.plan.groups[slot.group].tries or state.status == "running":
+        if not self.plan.groups[slot.group].is_searched or state.status == "running":
             return state
         trained = state.status in ("done", "failed", "diverged")
         if not self.search_over(slot.group):

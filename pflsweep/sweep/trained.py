@@ -53,7 +53,7 @@ def untrained(plan: Plan, finished: Finished, ledgers: Iterable[Ledger]) -> Iter
     ledgers = list(ledgers)
     for g, group in enumerate(plan.groups):
         code = own_code_hashes(group.config)
-        won = _winner(plan, g, ledgers) if group.tries else {}
+        won = _winner(plan, g, ledgers) if group.is_searched else {}
 
         def configs(points: Iterable[tuple[Slot, Point | None]], code: list[str] = code) -> list[Config]:
             return [

@@ -30,5 +30,5 @@ def halving(plan: Plan) -> Plan:
     """
     rates, config = [0.1, 0.2, 0.3, 0.4, 0.5], changed(plan.groups[0].config, {"train.rounds": 9})
     space, points = {"train.lr": parse_axis("train.lr", {"grid": rates}, "a test")}, [{"train.lr": lr} for lr in rates]
-    group = plan.groups[0]._replace(config=config, space=space, points=points, tries=6)
+    group = plan.groups[0]._replace(config=config, space=space, points=points, search_slot_count=6)
     return plan._replace(groups=[group], tune=replace(plan.tune, sampler="hyperband"))

@@ -96,7 +96,7 @@ def test_what_a_command_sweeps_is_not_searched_nor_scaled_whatever_its_values(tm
     (tmp_path / "sweeps/space").mkdir(parents=True)
     (tmp_path / "sweeps/space/pfedme.yaml").write_text("algorithm.eval: {grid: [theta, w]}\ntrain.lr: {grid: [1, 2]}\n")
     plan = planned("algorithm=pfedme", "algorithm.eval=theta,w", "tune=grid")
-    assert [(g.setting, list(g.space), g.tries) for g in plan.groups] == [
+    assert [(g.setting, list(g.space), g.search_slot_count) for g in plan.groups] == [
         ("algorithm.eval=theta", ["train.lr"], 2),
         ("algorithm.eval=w", ["train.lr"], 2),
     ]
@@ -242,7 +242,7 @@ def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
     assert sorted(calls.values()) == [1] * 6
     for group in plan.groups:
         assert group.config == compose([*table.settings[group.setting], *table.methods[group.method]])
-    assert [group.tries for group in plan.groups[:3]] == [4, 20, 60]
+    assert [group.search_slot_count for group in plan.groups[:3]] == [4, 20, 60]
     assert plan.seeds == [0, 1, 2]
 
 
@@ -273,9 +273,11 @@ def test_what_refers_to_another_key_follows_it() -> None:
 def test_searches_come_first_and_hold_validation_data_back() -> None:
     plan = planned("algorithm=fedprox,local", "seed=5,6,7", "tune=grid", "tune.seeds=2", "tune.validation=0.3")
     first, second = plan.groups
-    assert (first.tries, second.tries) == (len(first.points), len(second.points))
+    assert (first.search_slot_count, second.search_slot_count) == (len(first.points), len(second.points))
     assert first.points == grid_points(first.space)
-    searches = [Slot(0, False, k) for k in range(first.tries)] + [Slot(1, False, k) for k in range(second.tries)]
+    searches = [Slot(0, False, k) for k in range(first.search_slot_count)] + [
+        Slot(1, False, k) for k in range(second.search_slot_count)
+    ]
     assert list(plan.slots) == [*searches, *(Slot(g, True, k) for g in (0, 1) for k in (0, 1, 2))]
     point = first.points[3]
     tried = plan.configs(Slot(0, False, 3), point)
@@ -315,9 +317,9 @@ def test_a_partition_with_validation_rows_is_refused_before_a_search_on_such_row
     words = ["tune=grid", "partition=from_file", "partition.path=split.json"]
     with pytest.raises(UserError, match=r"partition has some as well: .* A search draws its own \(tune\.validation\)"):
         planned(*words)
-    assert planned(*words, "tune.split=test").groups[0].tries > 1
+    assert planned(*words, "tune.split=test").groups[0].search_slot_count > 1
     Path("split.json").write_text(json.dumps({**rows, "validation": [[], []]}))
-    assert planned(*words).groups[0].tries > 1
+    assert planned(*words).groups[0].search_slot_count > 1
 
 
 @pytest.mark.slow
@@ -506,7 +508,7 @@ def test_scales(table: str, only: str) -> None:
         assert least.config.values["train"]["participation"] == train["participation"]
         assert least.config.values["partition"]["clients"] == paper.config.values["partition"]["clients"]
         assert cost.images_a_trial(least.config) <= 12_000 or least.config.values["train"]["rounds"] == 1
-        assert least.tries == min(2, paper.tries)
+        assert least.search_slot_count == min(2, paper.search_slot_count)
         assert all(point in paper.points for point in least.points)
     assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1], [0])
 
@@ -631,4 +633,4 @@ def test_a_search_has_no_more_points_than_command_and_scale_allow(points: int, t
     Path("sweeps/scale").mkdir(parents=True)
     Path("sweeps/scale/tiny.yaml").write_text("images: 7000\npoints: 2\nseeds: 1\n")
     (group,) = planned("algorithm=fedavg", "tune=grid", "scale=tiny", f"tune.points={points}").groups
-    assert (group.tries, len(group.points)) == (tries, tries)
+    assert (group.search_slot_count, len(group.points)) == (tries, tries)

@@ -121,7 +121,9 @@ def test_a_slot_is_granted_once_to_workers_that_ask_at_the_same_moment(plan: Pla
     """Optuna reads a trial's state and then sets it, and SQLite locks nothing in between."""
     points = [{"train.lr": k / 100} for k in range(1, 31)]
     axis = parse_axis("train.lr", {"grid": [point["train.lr"] for point in points]}, "a test")
-    plan = plan._replace(groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=points, tries=len(points))])
+    plan = plan._replace(
+        groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=points, search_slot_count=len(points))]
+    )
     queues = [opened(plan) for _ in range(4)]
     together = Barrier(len(queues))
 
@@ -564,7 +566,9 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
 def test_a_value_of_a_grid_is_the_one_that_is_written_there(plan: Plan) -> None:
     """Optuna makes 1.0 of a whole number among others. Of an own option both are values of different trials."""
     axis = parse_axis("train.lr", {"grid": [1, 0.5]}, "a test")
-    plan = plan._replace(groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=[{"train.lr": 1}], tries=1)])
+    plan = plan._replace(
+        groups=[plan.groups[0]._replace(space={"train.lr": axis}, points=[{"train.lr": 1}], search_slot_count=1)]
+    )
     queue = opened(plan)
     assert repr(done(queue, 0.5, {})) == "1"
     assert repr(queue.sweep.winner(0)) == "{'train.lr': 1}"
@@ -603,7 +607,7 @@ def test_a_point_below_that_was_tried_again_elsewhere_is_promoted_here(halving: 
 
 @pytest.mark.slow
 def test_many_slots_are_one_study(plan: Plan) -> None:
-    group = plan.groups[0]._replace(space={}, points=[], tries=0)
+    group = plan.groups[0]._replace(space={}, points=[], search_slot_count=0)
     many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))
     queue = opened(many)
     for _ in range(20):

@@ -147,7 +147,7 @@ def test_what_diverged_is_avoided_and_what_crashed_says_nothing() -> None:
 def tpe(plan: Plan) -> Plan:
     """Return the plan with 16 points by TPE."""
     tune = replace(plan.tune, sampler="tpe")
-    group = plan.groups[0]._replace(space=SPACE, points=first_points(tune, SPACE, 16, "fedavg"), tries=16)
+    group = plan.groups[0]._replace(space=SPACE, points=first_points(tune, SPACE, 16, "fedavg"), search_slot_count=16)
     return plan._replace(tune=tune, groups=[group])
 
 

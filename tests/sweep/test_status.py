@@ -340,7 +340,7 @@ def test_a_search_of_rounds_counts_those_of_each_point_and_of_the_winner(plan: P
     config = changed(plan.groups[0].config, {"train.rounds": 4})
     space = {"train.rounds": parse_axis("train.rounds", {"grid": [2, 9]}, "a test")}
     points = [{"train.rounds": 2}, {"train.rounds": 9}]
-    group = plan.groups[0]._replace(config=config, space=space, points=points, tries=2)
+    group = plan.groups[0]._replace(config=config, space=space, points=points, search_slot_count=2)
     queue = Queue(plan._replace(groups=[group]))
     queue.prepare()
     advance(queue, [0.4, 0.6, 0.75])

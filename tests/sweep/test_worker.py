@@ -262,7 +262,9 @@ def test_a_point_that_is_taken_over_is_pruned_by_its_best_round_of_all(plan: Pla
     tuned = replace(plan.tune, prune="median")
     rates = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     space = {"train.lr": parse_axis("train.lr", {"grid": rates}, "a test")}
-    group = plan.groups[0]._replace(space=space, points=[{"train.lr": rate} for rate in rates], tries=len(rates))
+    group = plan.groups[0]._replace(
+        space=space, points=[{"train.lr": rate} for rate in rates], search_slot_count=len(rates)
+    )
     queue = Queue(plan._replace(tune=tuned, groups=[group]))
     queue.prepare()
     for _ in rates[1:]:
@@ -345,7 +347,7 @@ def test_private_trials_train_one_by_one(plan: Plan) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> None:
     few = worker_plan.changed(plan.groups[0].config, {"train.rounds": 1})
-    over = plan.groups[0]._replace(setting="over", points=[{"train.lr": 0.1}], tries=1)
+    over = plan.groups[0]._replace(setting="over", points=[{"train.lr": 0.1}], search_slot_count=1)
     for search, expected in ((None, {False, True}), (few, {True})):
         groups = [group._replace(search=search) for group in (plan.groups[0], over)]
         plan = plan._replace(id=f"{len(expected):016}", groups=groups, workers=replace(plan.workers, stack=4))

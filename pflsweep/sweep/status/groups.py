@@ -62,7 +62,7 @@ def search_of(sweep: SweepState, group: int) -> dict[str, Any]:
         "space": {key: axis.grid for key, axis in planned.space.items()},
         **({"ranges": drawn} if (drawn := ranges(planned.space, sweep.plan.tune.sampler)) else {}),
         "tried": [_tried_point(planned, state) for state in compared if state.value is not None],
-        "winner": sweep.winner(group) if planned.tries and sweep.can_elect_winner(group) else None,
+        "winner": sweep.winner(group) if planned.is_searched and sweep.can_elect_winner(group) else None,
         "winner_value": None if best is None else best.value,
     }
 
@@ -86,7 +86,7 @@ def winners(sweep: SweepState) -> pd.DataFrame:
     """Return one row for each search: the winner, its accuracy, and that of its final trials."""
     lines = []
     for g, group in enumerate(sweep.plan.groups):
-        if group.tries:
+        if group.is_searched:
             now = group_status(sweep, g)
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE

@@ -64,7 +64,7 @@ class LiveStatus:
     def __enter__(self) -> "LiveStatus":
         count = len(self._sweep.states)
         done = f", {len(self._settled_before)} of them done before" if self._settled_before else ""
-        seeds = len(self.plan.tuning_seeds) if any(group.tries for group in self.plan.groups) else 1
+        seeds = len(self.plan.tuning_seeds) if any(group.is_searched for group in self.plan.groups) else 1
         once = f"; a point of a search counts once for its {seeds} seeds" if seeds > 1 else ""
         self._line(f"{self.plan.name}: {counted(count, 'trial')}{done}{once}")
         if self.console.is_terminal:

@@ -83,7 +83,7 @@ def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Cou
     apart = any(group.search is not None for group in plan.groups)
     for g, (group, of_group) in enumerate(zip(plan.groups, untrained, strict=True)):
         configs = of_group.all
-        count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
+        count = group.search_slot_count * len(plan.tuning_seeds) + len(plan.seeds)
         seconds = math.nan
         try:
             speed = cost.speed(group.config, speeds, plan.workers.count)
@@ -97,7 +97,7 @@ def _costs(plan: Plan, untrained: "list[Untrained]") -> "tuple[pd.DataFrame, Cou
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
             "points": plan.point_count(g),
-            **({"rounds a point": group.search_config.train.rounds if group.tries else 0} if apart else {}),
+            **({"rounds a point": group.search_config.train.rounds if group.is_searched else 0} if apart else {}),
             "trials": count,
             "trained": count - len(configs),
             "rounds": group.config.train.rounds,
@@ -119,7 +119,9 @@ def _searches(plan: Plan, untrained: "list[Untrained]", ledgers: "list[Ledger]")
     """
     from pflsweep.sweep import trained
 
-    pairs = [(group, of_group.search) for group, of_group in zip(plan.groups, untrained, strict=True) if group.tries]
+    pairs = [
+        (group, of_group.search) for group, of_group in zip(plan.groups, untrained, strict=True) if group.is_searched
+    ]
     if not pairs:
         return ""
     open_ = [group for group, configs in pairs if configs]
@@ -187,7 +189,7 @@ def print_results(queue: Queue, track: bool) -> int:
 
     plan, sweep = queue.plan, queue.sweep
     records = records_of(sweep)
-    searched = any(group.tries for group in plan.groups)
+    searched = any(group.is_searched for group in plan.groups)
     tables = {"status": status_groups.table(sweep)} | ({"winners": status_groups.winners(sweep)} if searched else {})
     # MLflow first, since printing fails where the reader of a pipe is gone
     if track:
