@@ -117,7 +117,7 @@ def test_workers_that_are_killed_before_they_have_a_trial_end_the_command(
 ) -> None:
     monkeypatch.setattr(processes, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     queue = two_workers(plan)
-    with pytest.raises(UserError, match=r"had claimed a trial \(SIGKILL \(out of memory\?\)\)"):
+    with pytest.raises(UserError, match=r"had leased a trial \(SIGKILL \(out of memory\?\)\)"):
         processes.run(queue.plan, queue)
     assert capfd.readouterr().err.count("A new one has been started") == 2 * (processes.EARLY - 1)
 
