@@ -74,10 +74,10 @@ def test_a_point_with_a_late_result_is_promoted_once_and_no_other_twice() -> Non
         create_trial(value=value, params={"x": x}, distributions=axis)
         for value, x in ((0.95, 0.1), (0.2, 0.2), (0.9, 0.3), (0.8, 0.4))
     ]
-    claimed = create_trial(state=TrialState.RUNNING, params={"x": 0.3}, distributions=axis)
+    leased = create_trial(state=TrialState.RUNNING, params={"x": 0.3}, distributions=axis)
     rung = Rung(3, range(4, 7), range(4))
-    assert promoted(rung, [*below, claimed], 5) == 0
-    assert promoted(rung, [*below, claimed, create_trial(state=TrialState.WAITING)], 6) == 3
+    assert promoted(rung, [*below, leased], 5) == 0
+    assert promoted(rung, [*below, leased, create_trial(state=TrialState.WAITING)], 6) == 3
 
 
 def records(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], pd.DataFrame]]:

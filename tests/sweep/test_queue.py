@@ -127,7 +127,7 @@ def test_a_slot_is_granted_once_to_workers_that_ask_at_the_same_moment(plan: Pla
     queues = [opened(plan) for _ in range(4)]
     together = Barrier(len(queues))
 
-    def claimed(queue: Queue) -> list[Slot]:
+    def leased(queue: Queue) -> list[Slot]:
         found = []
         for _ in range(len(points)):
             together.wait()
@@ -136,7 +136,7 @@ def test_a_slot_is_granted_once_to_workers_that_ask_at_the_same_moment(plan: Pla
         return found
 
     with ThreadPoolExecutor(len(queues)) as pool:
-        granted = [slot for found in pool.map(claimed, queues) for slot in found]
+        granted = [slot for found in pool.map(leased, queues) for slot in found]
     assert sorted(granted) == [Slot(0, False, k) for k in range(len(points))]
 
 
@@ -253,7 +253,7 @@ def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> Non
     assert next_one.slot == lease.slot
 
 
-def test_released_means_as_if_never_claimed(plan: Plan) -> None:
+def test_released_means_as_if_never_leased(plan: Plan) -> None:
     queue = opened(plan)
     first = queue.lease_next()
     assert first is not None

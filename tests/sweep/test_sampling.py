@@ -122,7 +122,7 @@ def test_a_proposal_depends_on_the_needed_results_alone(sampler: str) -> None:
     needed, others = trials[: 20 - AHEAD + 1], trials[20 - AHEAD + 1 :]
     proposed = propose(tune, SPACE, "a", trials, 20)
     assert propose(tune, SPACE, "a", [*needed, *(told(trial.params, 0.99) for trial in others)], 20) == proposed
-    # A slot that is not claimed yet, so without a point
+    # A slot that is not leased yet, so without a point
     waiting = create_trial(state=TrialState.WAITING)
     assert propose(tune, SPACE, "a", [*needed, *[waiting] * len(others)], 20) == proposed
     opposite = [told(trial.params, 1 - (trial.value or 0)) for trial in needed]
