@@ -76,10 +76,7 @@ def read_option(file: Path) -> dict[str, Any]:
 
 
 def yaml_of(text: str | IO[str]) -> Any:
-    """Parse YAML as Hydra does: 1e-3 is a number, and a duplicate key is an error. Raises yaml.YAMLError.
-
-    Keys are also duplicates where they are written otherwise: 1 and 1.0 would be one entry, and 1 and "1" one name.
-    """
+    """Parse YAML as Hydra does: 1e-3 is a number, and a duplicate key is an error. Raises yaml.YAMLError."""
     return yaml.load(text, Loader=_yaml_loader())
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pflsweep.sweep import attributes
+
 ETA = 3  # one in ETA points is promoted, to ETA times the rounds
 
 
@@ -77,7 +79,7 @@ def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
 
     def rank(k: int) -> tuple[float, int]:
         trial = trials[k]
-        lost = 1.0 if trial.user_attrs.get("diverged") else 2.0
+        lost = 1.0 if trial.user_attrs.get(attributes.DIVERGED) else 2.0
         return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else lost), k
 
     left = sorted(rung.below, key=rank)

@@ -20,6 +20,7 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from pflsweep.config.options import Tune
+from pflsweep.sweep import attributes
 from pflsweep.sweep.search_space import Axis, Point, Space, distributions
 
 FIRST = 8  # Sobol points before TPE proposes; a power of two, since a Sobol sequence is balanced at those
@@ -98,7 +99,7 @@ def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], 
 
 def _outcome(trial: FrozenTrial) -> tuple[TrialState, float | None]:
     """Return the state and value that samplers learn from. A point that diverged counts as accuracy 0."""
-    if trial.user_attrs.get("diverged"):
+    if trial.user_attrs.get(attributes.DIVERGED):
         return TrialState.COMPLETE, 0.0
     return trial.state, trial.value if trial.state == TrialState.COMPLETE else None
 

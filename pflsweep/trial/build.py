@@ -59,7 +59,6 @@ class Parts(NamedTuple):
 
 def build(config: Config, prescribed: Prescribed | None = None) -> Parts:
     """Build all objects of a trial. Raises UserError if options do not go together."""
-
     train = config.train
     federation, new = build_federation(config, prescribed)
     _check_text(config.node("dataset"), config.node("model"), federation.dataset)
@@ -95,7 +94,6 @@ def build_federation(config: Config, prescribed: Prescribed | None = None) -> tu
 
     Raises UserError.
     """
-
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
     dataset = build_dataset(config)
@@ -146,7 +144,6 @@ def build_federation(config: Config, prescribed: Prescribed | None = None) -> tu
 
 def build_dataset(config: Config) -> Dataset:
     """Read the dataset from data.root. Raises UserError if it cannot be read or its loader returns no dataset."""
-
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
         with one_at_a_time(root, config.choices["dataset"]) if config.data.download else nullcontext():
@@ -210,7 +207,6 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Sequ
 
     Raises UserError if it is too large, or has no blocks, of which some methods share a part.
     """
-
     check_size(config, shape, classes)
     try:
         with random.seeded_for(config.seed, "model"):
@@ -235,7 +231,6 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Sequ
 
 def _require_forward_pass(node: Node, task: Task, federation: Federation) -> None:
     """Raise UserError if a model does not take the dataset's rows, or draws from PyTorch's own generator."""
-
     rows = torch.from_numpy(federation.rows["train"][0][:2]).to(federation.device)
     x = federation.gather(rows)[0].cpu()
     draws = (
@@ -260,7 +255,6 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
     Weights are counted on PyTorch's meta device, without memory. A system that overcommits memory would let the model
     be built, and kill the process later without a message.
     """
-
     try:
         with random.seeded_for(config.seed, "model"), torch.device("meta"):
             model = config.node("model").call(shape, classes)
@@ -343,7 +337,6 @@ def _check_private_batches(config: Config, prescribed: Prescribed | None) -> Non
 
 def _check_per_client_lr(cls: type[Method], lr_of: str, algorithm: Node) -> None:
     """Raise UserError if clients would have their own learning rates in a method that reads one for all."""
-
     if cls.supports_per_client_lr:
         why = unexamined(cls, "supports_per_client_lr")
     else:

@@ -8,7 +8,6 @@ from pflsweep.util.once import warn_once
 
 def device_of(name: str) -> str:
     """Return "cpu" or "cuda" for the key `device`. Raises UserError if it names a device that is not there."""
-
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device is 'cuda', but PyTorch sees no GPU here. Use device=cpu or device=auto.")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
@@ -24,7 +23,6 @@ def check_precision(name: str, device: str) -> None:
 
 def _warn_emulated() -> None:
     """Warn where PyTorch emulates bf16 in software, which is slower than fp32 (docs/speed.md)."""
-
     # PyTorch 2.10 has no such function, and on ARM its keys are others: no warning then
     can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):

@@ -22,7 +22,6 @@ TOO_LONG = 10  # years
 
 def schedule_of(train: Train, federation: Federation, size: int) -> Schedule:
     """Return the trial's schedule. size: parameters of the model. Raises UserError if no machine could run it."""
-
     usual = 1 if federation.device.type == "cpu" else federation.clients
     chunk = usual if train.chunk == "auto" else int(train.chunk)
     names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers", "batching")]
@@ -62,7 +61,6 @@ def _workers(train: Train, device: torch.device, cohort: int, size: int) -> int:
     Raises UserError on several workers with several threads each, which a fork cannot have, and on more workers than
     the machine's cores and memory can hold.
     """
-
     threads, workers = train.threads, None if train.workers == "auto" else int(train.workers)
     if workers is not None:
         _check_workers(workers, device, cohort, size)
@@ -84,7 +82,6 @@ def _check_workers(workers: int, device: torch.device, cohort: int, size: int) -
 
     size: parameters of the model.
     """
-
     most = CROWD * usable_cores()
     if workers > most:
         raise UserError(

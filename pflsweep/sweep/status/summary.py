@@ -225,7 +225,8 @@ def _name_failures(sweep: SweepState) -> int:
     failed = [state for _, state in bad]
     # The failures are first the failed slots, then searches without a winner, which have no traceback
     shown: set[str] = set()
-    for line, trace in zip_longest(status_groups.failure_lines(sweep), (state.attrs.get("trace") for state in failed)):
+    traces = (state.attrs.get(attributes.TRACE) for state in failed)
+    for line, trace in zip_longest(status_groups.failure_lines(sweep), traces):
         # A method with a bug fails at every point, and an error that is shown as its message alone has no frames
         new = trace and trace not in shown and not line.endswith(trace)
         print(f"pflsweep: {line}" + (f"\n{trace}" if new else ""), file=sys.stderr)
@@ -239,7 +240,7 @@ def _name_failures(sweep: SweepState) -> int:
     print(f"{len(failed)} of {len(sweep.states)} trials failed{again}.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
     causes = [state for state in failed if not state.attrs.get(attributes.NO_WINNER)]
-    return 2 if causes and all(state.attrs.get("input") for state in causes) else 1
+    return 2 if causes and all(state.attrs.get(attributes.INPUT) for state in causes) else 1
 
 
 def _chosen_on(plan: Plan) -> str:
