@@ -73,8 +73,8 @@ class PartitionSize(NamedTuple):
     """The size of a partition: how many training rows and clients it makes of a dataset."""
 
     rows: int  # training rows of all clients together
-    clients: int | None  # None: the dataset's natural clients
-    training_clients: int | None  # those of them that train
+    clients: int
+    training_clients: int  # those of them that train
     checksum: str  # of the dataset, followed by that of the partition; "" for data that cannot change
 
 
@@ -94,13 +94,11 @@ def images_a_round(config: Config, participation: float | None = None) -> int:
     """
     train, size = config.train, partition_size(config)
     cohort = train.participation if participation is None else participation
-    if size.clients and size.training_clients is not None:
-        cohort = cohort_size(size.training_clients, cohort) / size.clients
+    share = cohort_size(size.training_clients, cohort) / size.clients
     # With train.steps each client takes the same number of batches, however many rows it has
     if train.steps is not None:
-        everybody = size.clients or dataset_size(config).owners or 1
-        return round(everybody * cohort * train.steps * min(train.batch, size.rows / everybody))
-    return round(size.rows * cohort * train.epochs)
+        return round(size.clients * share * train.steps * min(train.batch, size.rows / size.clients))
+    return round(size.rows * share * train.epochs)
 
 
 def partition_size(config: Config) -> PartitionSize:
@@ -123,9 +121,10 @@ def partition_size(config: Config) -> PartitionSize:
             count = federation.clients
             _partition_sizes[key] = PartitionSize(int(federation.sizes.sum()), count, count, federation.checksum)
         return _partition_sizes[key]
-    clients = partition.options.get("clients")
-    training_clients = clients and clients - config.data.new
-    return PartitionSize(_training_rows(config), clients, training_clients, dataset_size(config).checksum)
+    dataset = dataset_size(config)
+    clients = partition.options.get("clients") or dataset.owners or 1
+    training_clients = max(1, clients - config.data.new)
+    return PartitionSize(_training_rows(config), clients, training_clients, dataset.checksum)
 
 
 def _training_rows(config: Config) -> int:
@@ -205,8 +204,7 @@ def images_a_trial(config: Config) -> int:
 def images_of_new_clients(config: Config) -> int:
     """Return the images on which new clients fine-tune, each of them with the rows of a mean client."""
     size = partition_size(config)
-    everybody = size.clients or dataset_size(config).owners or 1
-    return round(config.data.new * config.data.new_epochs * size.rows / everybody)
+    return round(config.data.new * config.data.new_epochs * size.rows / size.clients)
 
 
 def gradients_of_slot(plan: Plan, slot: Slot) -> float:
@@ -224,8 +222,7 @@ def gradients_of_trial(config: Config) -> float:
 
 def relative_gradients(config: Config) -> float:
     """Return how many gradients the method computes where FedAvg computes one, as the method states."""
-    method, train, size = config.node("algorithm"), config.train, partition_size(config)
-    clients = size.training_clients or dataset_size(config).owners or 1
+    method, train, clients = config.node("algorithm"), config.train, partition_size(config).training_clients
     epochs, cohort = train.epochs if train.steps is None else 1, cohort_size(clients, train.participation)
     return float(method.load().relative_gradients(epochs, clients=clients, cohort=cohort, **method.options))
 
@@ -246,7 +243,7 @@ def evaluation_gradients(config: Config) -> float:
     from pflsweep.methods.stock import no_global_model, personal_is_global
 
     metrics, size, partition = config.metrics, dataset_size(config), partition_size(config)
-    clients = partition.training_clients or size.owners or 1
+    clients = partition.training_clients
     total = min(size.train + size.test, config.data.limit or math.inf)
     held = min(max(total - partition.rows, 0), partition.rows)
     own = partition.rows if metrics.rows == "train" else held

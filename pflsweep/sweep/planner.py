@@ -1,11 +1,10 @@
-"""Build a plan from a command's overrides, and check every config before anything runs.
+"""Build a plan from a command's overrides, with every config checked before anything runs.
 
 A config is composed once for each combination of options. Swept numbers (seed=0,1 train.lr=.1,.01) are set on copies,
 since composing takes a tenth of a second.
 """
 
 import itertools
-import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,26 +17,30 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.config.compose import Config, is_of_sweep
 from pflsweep.config.fields import require
 from pflsweep.config.hydra_errors import hydra_errors, unknown_key
-from pflsweep.config.identity import RUNTIME, effective, method_name, raised
-from pflsweep.config.keys import PLUGS, key_of, under
+from pflsweep.config.identity import method_name, raised
+from pflsweep.config.keys import PLUGS, key_of
 from pflsweep.config.options import rules
-from pflsweep.config.schema import check
-from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.hyperband import brackets_of, points_of, rungs
 from pflsweep.sweep.overrides import SortedOverrides, divide, sort_overrides
-from pflsweep.sweep.plan import Group, Plan, changed, plan_id, relevant
+from pflsweep.sweep.plan import Group, Plan, changed, plan_id
+from pflsweep.sweep.plan_checks import (
+    check_config,
+    check_has_effect,
+    check_keeps_table,
+    check_plan,
+    check_search_words,
+    check_swept,
+    warn_same_trials,
+)
 from pflsweep.sweep.reading import read_table_as
 from pflsweep.sweep.sampling import first_points
-from pflsweep.sweep.search_space import Point, Space, grid_points
+from pflsweep.sweep.search_space import Space, grid_points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import class_nodes, numerics, own_code_hashes
 from pflsweep.util.errors import UserError, nearest
-from pflsweep.util.once import warn_once
 
-# Keys outside of a trial's identity that still tell trials apart: they choose data, whose checksum is in it
-OF_DATA = ("data.root", "dataset.path", "partition.path")
 # A line of progress for so many cells of a table, which are composed in some ten seconds
 REPORTED = 100
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
@@ -64,8 +67,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
                 f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
             )
     words = sort_overrides([word for word in overrides if not is_of_sweep(word)], parser)
-    _check_search_words(overrides, command)
-    _check_swept(words)
+    check_search_words(overrides, command)
+    check_swept(words)
     if command.sweep is None:
         groups = list(_groups_of_command(words, compose, command, scales))
         table = None
@@ -73,17 +76,12 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         table = select(read_table_as(command.sweep, command.scale, command.reading), command.only)
         search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
-    _check_has_effect(words, groups)
-    _warn_same_trials(groups)
+    check_has_effect(words, groups)
+    warn_same_trials(groups)
     config_seed = groups[0].config.seed
     seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
         require("seed", seed, rules()["seed"])
-    if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
-        raise UserError(
-            f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}. Use "
-            f"tune.seeds={len(seeds)} or less, or give more seeds."
-        )
     own_codes = [own_code_hashes(group.config) for group in groups]
     versions = [_versions(group.config, seeds, own) for group, own in zip(groups, own_codes, strict=True)]
     identifier = plan_id(groups, seeds, command.tune, versions)
@@ -93,33 +91,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     # More workers than slots would only wait
     count = min(command.workers.count, max(1, len(list(plan.slots))))
     plan = plan._replace(workers=replace(command.workers, count=count))
-    _check_all(plan)
-    _check_new_clients(plan)
-    # A row of a table may search nothing, beside others that do
-    if command.tune.sampler != "none" and not command.only and not any(group.space for group in groups):
-        raise UserError(
-            f"tune={command.tune.sampler} has nothing to search: all keys of the methods' search spaces are set by "
-            "the command or taken away by the sweep file. Say tune=none, or let a key be searched."
-        )
+    check_plan(plan, command.only)
     return plan
-
-
-def _check_search_words(overrides: Sequence[str], command: Command) -> None:
-    """Raise UserError if overrides are of a search (tune.*) and nothing is searched."""
-    search = next((word for word in overrides if word.startswith("tune.")), None)
-    if search and command.tune.sampler == "none":
-        raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
-
-
-def _check_swept(words: SortedOverrides) -> None:
-    """Raise UserError if a sweep is over a key that changes no trial: all its values are the same trial."""
-    counts = [(key, len(values)) for key, values in words.axes.items()]
-    for key, count in [*counts, *((key_of(options[0]), len(options)) for options in words.options)]:
-        if count > 1 and under(key, RUNTIME) and key not in OF_DATA:
-            raise UserError(
-                f"{key} has several values, but it says how a trial runs and not what it computes: all of them are the "
-                "same trial, which is trained once. Give it one value."
-            )
 
 
 def _groups_of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:
@@ -159,7 +132,7 @@ def _groups_of_table(
     scales: Scales,
 ) -> Iterator[Group]:
     """Yield a group for each cell of a table. search_table: the same table at the scale of the search."""
-    _check_keeps_table(table, words, parser)
+    check_keeps_table(table, words, parser)
     composed: dict[tuple[str, ...], Config] = {}
     given = _given_keys(words)
 
@@ -193,17 +166,6 @@ def _compose_once(options: list[str], compose: Compose, before: dict[tuple[str, 
     if tuple(options) not in before:
         before[tuple(options)] = compose(options)
     return before[tuple(options)]
-
-
-def _check_keeps_table(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
-    """Raise UserError if overrides would change what a table's rows and columns are."""
-    fixed = parser.parse_overrides(words.fixed)
-    own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
-    if stray := [*own, *(options[0] for options in words.options)]:
-        raise UserError(
-            f"sweep={table.name} has its own methods and settings; '{stray[0]}' beside them makes it two "
-            "sweeps. Choose rows and columns with only=[..], or run each by itself."
-        )
 
 
 def _vary(
@@ -250,7 +212,7 @@ def _group(
     """
     # Checked first, since the functions below rely on valid values
     for each in (config, search_config):
-        _check_config(each, f"{method} {setting}".strip())
+        check_config(each, f"{method} {setting}".strip())
     config, search_config = _apply_scale(config, scales.final, given), _apply_scale(search_config, scales.search, given)
     space = _space(search_config, [*changes, given], where) if command.tune.sampler != "none" else {}
     if not space:
@@ -361,92 +323,3 @@ def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
         *own,
         *filter(None, checksums),
     ]
-
-
-def _check_has_effect(words: SortedOverrides, groups: Sequence[Group]) -> None:
-    """Raise UserError if a key that is swept or searched has no effect beside the others: all values are one trial."""
-    tried = {key for key, values in words.axes.items() if len(values) > 1}.union(*(group.space for group in groups))
-    with_effect = {key for group in groups if tried for key in effective(group.config.flat)}
-    if idle := sorted(tried.difference(with_effect, OF_DATA)):
-        raise UserError(
-            f"{idle[0]} has several values, and no effect beside the other keys of these trials: all of them are the "
-            "same trial. Give it one value, or set the key on which it depends (docs/keys.md)."
-        )
-
-
-def _check_all(plan: Plan) -> None:
-    """Check every config that is known before the sweep. Raises UserError, which names the trial."""
-    for group in plan.groups:
-        if plan.tune.sampler != "none":
-            _check_scored(plan, group)
-        for point in _points_to_check(group):
-            for config in [group.config, *([] if group.search is None else [group.search])]:
-                _check_config(changed(config, point), group.name, point)
-
-
-def _check_new_clients(plan: Plan) -> None:
-    """Raise UserError if trials with new clients would share a record as of several numbers of rounds.
-
-    New clients are measured after the last round alone, so such a record lacks what was not trained last.
-    """
-    known: dict[str, int] = {}  # rounds of a group's trials, by all else that they depend on
-    for group in plan.groups:
-        config = group.config
-        # Where more rounds do not continue a trial, each number of them has a record of its own
-        if not config.data.new or any(node.load().resumable is False for node in class_nodes(config)):
-            continue
-        others = {key: value for key, value in relevant(config).items() if key != "train.rounds"}
-        rounds = known.setdefault(json.dumps(others, sort_keys=True), config.train.rounds)
-        by_hyperband = plan.tune.sampler == "hyperband" and group.is_searched
-        if by_hyperband or "train.rounds" in group.space or rounds != config.train.rounds:
-            raise UserError(
-                f"data.new with several numbers of rounds ({group.name}): new clients are measured after the last "
-                "round alone, so trials that go on lose what was measured. Give one train.rounds and do not search it "
-                "(tune=hyperband does), or use data.new=0."
-            )
-
-
-def _warn_same_trials(groups: list[Group]) -> None:
-    """Warn about rows of a table that train the same trials in a column: they are shown as one row."""
-    seen: dict[str, str] = {}
-    for group in groups:
-        what = [relevant(group.config), {key: axis._asdict() for key, axis in group.space.items()}, group.setting]
-        first = seen.setdefault(json.dumps(what, sort_keys=True, default=str), group.method)
-        if first != group.method:
-            warn_once(
-                __name__, f"rows '{first}' and '{group.method}' are the same trials: comparisons show one of them"
-            )
-
-
-def _check_config(config: Config, name: str, point: Point | None = None) -> None:
-    """Check a trial's config. name: of its group. point: of its search. Raises UserError, which names the trial."""
-    try:
-        check(config)
-    except UserError as error:
-        tried = "".join(f" {key}={value}" for key, value in (point or {}).items())
-        of = ", of the search space that `pflsweep list spaces` shows" if point else ""
-        raise UserError(f"{error} (in the trial {name}{tried}{of})") from error
-
-
-def _check_scored(plan: Plan, group: Group) -> None:
-    """Raise UserError if a group's trials would lack the score by which points and methods are compared."""
-    config, view = group.config, plan.tune.view
-    if view == "trained" and not config.metrics.trained:
-        raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
-    method = config.node("algorithm").load()
-    if view == "global" and method.global_model is stock.no_global_model:
-        raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if group.is_searched and plan.tune.split == "validation":
-        if config.data.validation:
-            raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
-        # A partition that is made to find its size may bring validation rows, beside which none can be held back
-        cost.partition_size(changed(config, {"data.validation": plan.tune.validation}))
-
-
-def _points_to_check(group: Group) -> list[Point]:
-    """Return the points to check: the known ones, and where a sampler will propose others the ends of each axis."""
-    if len(group.points) == group.search_slot_count:
-        return group.points or [{}]
-    first = {key: axis.grid[0] for key, axis in group.space.items()}
-    ends = [{**first, key: end} for key, axis in group.space.items() for end in axis.range or axis.grid]
-    return [*group.points, *ends]

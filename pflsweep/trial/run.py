@@ -3,7 +3,6 @@
 A trial that was stopped is continued by the same command. One that is finished is not trained again.
 """
 
-import math
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -18,12 +17,9 @@ import torch
 from pflsweep.config.compose import Config
 from pflsweep.config.options import Tracking
 from pflsweep.config.schema import check, typed
-from pflsweep.data.federation import Federation
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
-from pflsweep.engine.finetune import fine_tune
 from pflsweep.engine.stack import StackMember
-from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
 from pflsweep.ops.random import no_unseeded_draws
 from pflsweep.records.checkpoint import Checkpoint
@@ -37,19 +33,19 @@ from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import RunTracker, open_run, send
 from pflsweep.trial.build import Parts, build, dp_sgd
 from pflsweep.trial.metadata import describe
+from pflsweep.trial.new_clients import fine_tune_new_clients, fine_tuning_steps
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
 from pflsweep.trial.progress import Progress, announce, mention, say, warn
 from pflsweep.trial.result import Result
 from pflsweep.trial.tables import (
     client_rows,
     matrices,
-    new_client_table,
     partition_table,
     round_row,
     score_columns,
     score_table,
 )
-from pflsweep.util.errors import Diverged, UserError, counted
+from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.files import DiskFull, locked_folder
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.signals import AGAIN
@@ -266,7 +262,7 @@ def _run(
     with open_tracker(config.tracking, record) as tracker, interruptible(stop_requested) as stop:
         record.begin()
         try:
-            announce(name, simulation, dp_sgd(config), _fine_tuning_steps(parts, config))
+            announce(name, simulation, dp_sgd(config), fine_tuning_steps(parts, config.data.new_epochs))
             _train(record, simulation, parts.study, config.checkpoint.every, tracker, after_round, stop)
             _finish(record, simulation, parts, config, stop)
             status = "finished"
@@ -384,11 +380,7 @@ def _finish(record: RecordWriter, simulation: engine.Simulation, parts: Parts, c
     if wanted.models:
         record.save_models(_models(simulation))
     if parts.new is not None:
-        say(
-            f"{record.meta['name']}: {counted(parts.new.clients, 'new client')} fine-tune for "
-            f"{counted(config.data.new_epochs, 'epoch')}"
-        )
-        record.save_new_clients(_fine_tune_new_clients(parts.new, simulation, parts, config, stop))
+        record.save_new_clients(fine_tune_new_clients(record.meta["name"], parts.new, simulation, parts, config, stop))
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
@@ -414,39 +406,6 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
         "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
         "part": part,
     }
-
-
-def _fine_tune_new_clients(
-    new: Federation, simulation: engine.Simulation, parts: Parts, config: Config, stop: Stop
-) -> pd.DataFrame:
-    """Let new clients fine-tune the global model, and return their scores by epoch.
-
-    Where the method has no global model they begin with the initial one, as in training alone. Raises KeyboardInterrupt
-    after an epoch where `stop` asks for it.
-    """
-    train, common = config.train, simulation.global_model()
-    if common is None:
-        warn(f"data.new: {config.node('algorithm')} has no global model, so new clients fine-tune the initial model")
-    w = parts.task.vector(parts.model) if common is None else common
-    opt = Sgd(train.momentum, train.weight_decay)
-    numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}
-    # An epoch is a pass over a client's rows here, also where local training takes so many steps
-    batching = simulation.schedule.batching._replace(steps=None)
-    scores = []
-    for after_epoch in fine_tune(parts.task, new, w, opt, lr=train.lr, batching=batching, **numbers):
-        scores.append(after_epoch)
-        if stop() and len(scores) <= config.data.new_epochs:
-            raise KeyboardInterrupt
-    return new_client_table(scores, new.stable_ids.numpy())
-
-
-def _fine_tuning_steps(parts: Parts, config: Config) -> int:
-    """Return how many gradient steps all new clients take together."""
-    if parts.new is None:
-        return 0
-    schedule = parts.schedule
-    kept = [schedule.batching.kept(rows, schedule.batch) for rows in parts.new.sizes.tolist()]
-    return config.data.new_epochs * sum(math.ceil(rows / schedule.batch) for rows in kept)
 
 
 def _fastest(parts: Parts) -> int | None:

@@ -178,6 +178,14 @@ def test_some_of_the_natural_clients() -> None:
     assert rows_of(some) == round(rows_of(whole) / 3)
 
 
+def test_all_natural_clients_without_the_new_ones_make_a_cohort() -> None:
+    words = ["dataset=synthetic", "partition=natural", "data.new=5", "train.participation=0.11"]
+    config = compose([*words, "train.epochs=1"])
+    assert cost.partition_size(config)[1:3] == (30, 25)
+    # Two clients: 11% of 25 are 2.75
+    assert cost.images_a_round(config) == round(rows_of(config) * 2 / 30)
+
+
 def test_ones_own_data_are_read_once_and_missing_ones_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.csv").write_text("a,label\n" + "\n".join(f"{k},{k % 3}" for k in range(90)))
     words = ["dataset=csv", f"dataset.path={Path('mine.csv').absolute()}", "dataset.label=label", "partition=iid"]
