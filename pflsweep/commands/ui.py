@@ -34,6 +34,14 @@ while os.getppid() == server:
         webbrowser.open(address)
     break
 """
+# MLflow's command line. Ctrl-C ends the seconds of its imports without their traceback
+SERVER = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+from mlflow.cli import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli(prog_name="mlflow")
+"""
 
 
 def main(argv: list[str]) -> None:
@@ -91,8 +99,9 @@ def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
 def _become_mlflow(uri: str, host: str, port: int) -> NoReturn:
     """Replace this process by MLflow's server, so that signals reach it and no process is left behind."""
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
-    command += ["--host", host, "--port", str(port)]
+    command = [sys.executable, "-c", SERVER, "server", "--backend-store-uri", uri, "--workers", "1"]
+    # With a lifespan, where MLflow only tidies up after its assistant, uvicorn ends by Ctrl-C with a traceback
+    command += ["--host", host, "--port", str(port), "--uvicorn-opts", "--lifespan off"]
     os.execve(sys.executable, command, {**os.environ, **quiet})
 
 
