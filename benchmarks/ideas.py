@@ -7,14 +7,12 @@ and the number is the median of the ratios, above 1 if the idea is faster.
 import argparse
 import ctypes
 from collections.abc import Callable
-from statistics import median
-from time import process_time
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.setting import CLASSES, LR, SHAPE, usual
+from benchmarks.common import CLASSES, LR, SHAPE, compare, machine, ratio, usual
 from pflsweep.methods.task import Batch, Task
 from pflsweep.models import cnn, layers
 from pflsweep.ops import memory
@@ -110,21 +108,18 @@ IDEAS: dict[str, Callable[[int], Step]] = {
 }
 
 
-def cpu(run: Step, times: int) -> float:
-    began = process_time()
-    for _ in range(times):
-        run()
-    return process_time() - began
+def speed_up(idea: Step, base: Step, times: int, repeat: int) -> float:
+    """Return how many times as fast an idea is as the base, by the CPU time of `times` steps each, in turn."""
 
+    def repeated(step: Step) -> Step:
+        return lambda: [step() for _ in range(times)]
 
-def ratio(idea: Step, base: Step, times: int, repeat: int) -> float:
-    for run in (idea, base):
-        cpu(run, 3)
-    return median(b / a for a, b in ((cpu(idea, times), cpu(base, times)) for _ in range(repeat)))
+    seconds = compare({"idea": repeated(idea), "base": repeated(base)}, repeat)
+    return ratio(seconds["idea"][1], seconds["base"][1])
 
 
 def evaluation(repeat: int) -> None:
-    """Forward passes of 2,048 images in batches of several sizes, to batches of 256."""
+    """Print the speed of forward passes of 2,048 images in batches of several sizes, beside batches of 256."""
     module, x = model(), torch.rand(2048, *SHAPE)
 
     def forward(batch: int) -> Step:
@@ -136,9 +131,8 @@ def evaluation(repeat: int) -> None:
         return run
 
     for batch in (32, 64, 128, 512, 1024):
-        print(
-            f"| evaluation in batches of {batch} | {ratio(forward(batch), forward(256), 1, repeat):.2f} | |", flush=True
-        )
+        gain = speed_up(forward(batch), forward(256), 1, repeat)
+        print(f"| evaluation in batches of {batch} | {gain:.2f} | |", flush=True)
 
 
 def main() -> None:
@@ -147,12 +141,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed()
+    print(f"{machine()}, one thread\n")
     print("| idea | batch 10 | batch 128 |\n|-|-|-|")
     for name, idea in IDEAS.items():
         found = []
         for batch, times in ((10, 20), (128, 3)):
             try:
-                found.append(f"{ratio(idea(batch), plain(batch), times, options.repeat):.2f}")
+                found.append(f"{speed_up(idea(batch), plain(batch), times, options.repeat):.2f}")
             except Exception as error:  # torch.compile needs a compiler
                 found.append(f"{type(error).__name__}")
         print(f"| {name} | {' | '.join(found)} |", flush=True)

@@ -6,44 +6,32 @@ what was measured, so that the pages can be written again without measuring (`--
 """
 
 import argparse
-import os
 from datetime import date
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from benchmarks.setting import compare, engine, federation, ratio
-from pflsweep.commands.check import method_and_defaults
-from pflsweep.config.hydra_loader import conf_dir
-from pflsweep.engine.simulation import Simulation
-from pflsweep.methods.optimizer import Sgd
-from pflsweep.methods.protocol import Verbs
+from benchmarks.common import compare, federation, ratio, simulation
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.report import methods
+from pflsweep.util import processor
 
 REPORTS = Path(__file__).parents[1] / "reports"
 CLIENTS, SAMPLES, EPOCHS, BATCH, WARM_UP = 6, 100, 2, 10, 3
 
 
 def measured(name: str, repeat: int, device: str) -> dict[str, float]:
-    """Models sent and received and seconds of one round after warm-up, these as a multiple of FedAvg's."""
+    """Return the models that a client sends and receives in a round ("traffic"), and the round's seconds divided by
+    those of FedAvg ("time").
+    """
     fed = federation(CLIENTS, SAMPLES, 1, device)
-    ours, fedavg = (of_option(option, fed) for option in (name, "fedavg"))
+    ours, fedavg = (simulation(option, fed, epochs=EPOCHS, batch=BATCH) for option in (name, "fedavg"))
     for _ in range(WARM_UP):
         result = next(ours.run())
-    times = compare({"ours": lambda: next(ours.run()) and None, "fedavg": lambda: next(fedavg.run()) and None}, repeat)
+    times = compare({"ours": lambda: next(ours.run()), "fedavg": lambda: next(fedavg.run())}, repeat)
     traffic = (result.traffic.floats_down + result.traffic.floats_up) / ours.task.size
     return {"traffic": traffic, "time": 1 / ratio(times["ours"][0], times["fedavg"][0])}
-
-
-def of_option(name: str, fed) -> Simulation:
-    cls, values = method_and_defaults(name, None)
-    return engine(
-        lambda task: Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=EPOCHS, **values)),
-        fed,
-        epochs=EPOCHS,
-        batch=BATCH,
-    )
 
 
 def main() -> None:
@@ -66,10 +54,10 @@ def main() -> None:
 def measure(names: list[str], repeat: int, device: str) -> None:
     """Measure some methods, all where none is named; what was measured of others is kept."""
     torch.set_num_threads(1)
-    where = f"one thread of {os.cpu_count()} cores" if device == "cpu" else torch.cuda.get_device_name()
+    where = f"one thread of {processor.name()}" if device == "cpu" else torch.cuda.get_device_name()
     when, file = f"{date.today()}, {where}, torch {torch.__version__}, median of {repeat}", REPORTS / methods.COSTS
     known = pd.read_csv(file, index_col="option").T.to_dict() if names else {}
-    for name in names or sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")):
+    for name in names or sorted(option_files("algorithm", None)):
         known[name] = {key: round(value, 4) for key, value in measured(name, repeat, device).items()} | {"when": when}
         print(
             f"{name}: {known[name]['traffic']:.3g} models, {known[name]['time']:.2f} times FedAvg's round", flush=True

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.setting import PlainLoop, compare, federation_of, machine, ratio, simulation
+from benchmarks.common import PlainLoop, compare, federation, machine, ratio, simulation
 from benchmarks.training import global_accuracy, only_fit
 from pflsweep.engine.evaluate import OWN
 from pflsweep.models import cnn, mlp
@@ -29,12 +29,12 @@ BESIDE = ("pgfed", "fedala", "pfedme", "scaffold", "fedpg")
 
 
 def training(repeat: int) -> Iterator[tuple[str, float, float, float]]:
-    """(what, images a second of the engine, its ratio to the loop's, the least it should be)"""
+    """Yield what is trained, images a second of the engine, their ratio to the loop's, and its lower bound."""
     for name, (build, shape, batches) in BATCHES.items():
         for batch, samples in batches.items():
-            federation = federation_of([samples], [1], shape=shape)
-            engine = simulation("fedavg", federation, epochs=1, batch=batch, build=build)
-            plain = PlainLoop(federation, epochs=1, batch=batch, build=build)
+            fed = federation(1, samples, 1, shape=shape)
+            engine = simulation("fedavg", fed, epochs=1, batch=batch, build=build)
+            plain = PlainLoop(fed, epochs=1, batch=batch, build=build)
             next(engine.run())
             times = compare({"engine": only_fit(engine), "plain": partial(plain.client, *plain.train[0])}, repeat)
             ours, theirs = (times[who][1] for who in ("engine", "plain"))
@@ -42,9 +42,9 @@ def training(repeat: int) -> Iterator[tuple[str, float, float, float]]:
 
 
 def methods(repeat: int) -> Iterator[tuple[str, float]]:
-    """(method, images a second of its local steps to FedAvg's)"""
-    federation = federation_of([1000] * 3, [50] * 3, shape=FASHION)
-    engines = {name: simulation(name, federation, epochs=1, batch=50, build=MLP) for name in ("fedavg", *BESIDE)}
+    """Yield each method with the images a second of its local steps, divided by FedAvg's."""
+    fed = federation(3, 1000, 50, shape=FASHION)
+    engines = {name: simulation(name, fed, epochs=1, batch=50, build=MLP) for name in ("fedavg", *BESIDE)}
     for engine in engines.values():
         next(engine.run())  # from round 2 on all have everything to do
     times = compare({name: only_fit(engine) for name, engine in engines.items()}, repeat)
@@ -53,7 +53,7 @@ def methods(repeat: int) -> Iterator[tuple[str, float]]:
 
 
 def evaluation(repeat: int) -> float:
-    """FedPG's S- and G-acc: each client's MLP on others' and everybody's images, images a second to plain passes."""
+    """Return the speed of FedPG's S- and G-acc. beside plain forward passes: each client's MLP on all images."""
     times = global_accuracy(MLP, FASHION, 100, 10_000, replace(OWN, all=True, subset=0.5), repeat)
     return ratio(times["ours"][1], times["plain"][1])
 

@@ -2,8 +2,8 @@
 `python -m benchmarks.speed [a b c stack memory growth] [--repeat R] [--device cpu|cuda]`.
 
 A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch. B: PGFed's, 25 of 100 clients,
-Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
-few; the method is FedAvg.
+Dirichlet 0.3, 5 epochs, with the batch of 128 of its table 7 (it trains with batches of 10). C: ResNet-18 on 64x64x3,
+20 clients, batch 10, a few steps. Images are random and few; the method is FedAvg.
 stack: trials of A that train as one cohort beside the same one by one. On a GPU a cohort trains in one chunk, in three
 precisions, and nothing goes to worker processes.
 The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
@@ -29,20 +29,25 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, machine, simulation
+from benchmarks.common import LR, SHAPE, Build, PlainLoop, federation, machine, simulation, synchronize
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import RoundResult, Simulation
 from pflsweep.engine.stack import StackMember, run_stack
+from pflsweep.engine.workers import usable_cores
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
 from pflsweep.trial import process
+from pflsweep.trial.speed import random_federation
 
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """samples: of a client on average, for training; a third as many for its test."""
+    """A federation's sizes, and how it is trained.
+
+    samples: of a client on average, for training; a third as many for its test.
+    """
 
     clients: int
     participation: float
@@ -83,26 +88,27 @@ class Loaders(PlainLoop):
 
 
 def engines(setting: Setting, fed: Federation) -> dict[str, Simulation]:
-    """The engine in its modes. The one that is compared with others comes second."""
+    """Return the engine in its modes. The one that is compared with others comes second."""
     if fed.device.type == "cuda":
-        whole = {
-            f"engine, {kind}": fedavg(setting, fed, precision=kind, chunk=setting.clients)
+        cohort_at_once = {
+            f"engine, {kind}": simulation_of(setting, fed, precision=kind, chunk=setting.clients)
             for kind in ("fp32", "tf32", "bf16")
         }
-        return {"engine, chunks of 1": fedavg(setting, fed), **whole}
-    ours = {f"engine, {n} workers": fedavg(setting, fed, workers=n) for n in sorted({1, CORES})}
-    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16")}
+        return {"engine, chunks of 1": simulation_of(setting, fed), **cohort_at_once}
+    ours = {f"engine, {n} workers": simulation_of(setting, fed, workers=n) for n in sorted({1, CORES})}
+    return {**ours, "engine, bf16": simulation_of(setting, fed, workers=CORES, precision="bf16")}
 
 
 def compare(setting: Setting, repeat: int, device: str) -> None:
-    """Rounds in turn, and the table."""
+    """Print the table of a setting, whose rounds take turns."""
     sizes = setting.sizes()
-    fed = federation_of(sizes, [max(1, n // 3) for n in sizes], device, setting.shape)
+    fed = random_federation(sizes, [max(1, n // 3) for n in sizes], device, setting.shape)
     how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
     ours = engines(setting, fed)
     plain, loaders = PlainLoop(fed, **how), Loaders(fed, **how)
     seen: dict[str, list[float]] = {}  # seconds for each image of a round
-    busy: dict[str, list[float]] = {}  # of all processes, evaluation included: what a busy machine does not change much
+    # CPU seconds of all processes for each image, which a busy machine changes less; with evaluation, except of "plain"
+    busy: dict[str, list[float]] = {}
     for k in range(repeat + 1):
         for name, sim in ours.items():
             began = processors()
@@ -111,7 +117,7 @@ def compare(setting: Setting, repeat: int, device: str) -> None:
                 used = processors() - began
                 busy.setdefault(f"{name}, evaluated", []).append(used / result.images)
                 seen.setdefault(name, []).append(result.seconds / result.images)
-                seen.setdefault(f"{name}, evaluated", []).append(whole(result) / result.images)
+                seen.setdefault(f"{name}, evaluated", []).append(with_evaluation(result) / result.images)
         ids = result.ids.tolist()
         for threads in sorted({1, CORES}):
             rounds = {"plain": partial(plain.round, ids), "DataLoader": partial(evaluated, loaders, ids)}
@@ -132,6 +138,7 @@ def next_in(sim: Simulation) -> RoundResult:
 
 
 def evaluated(loop: PlainLoop, ids: list[int]) -> None:
+    """Run a round of the plain loop, and evaluate it."""
     loop.round(ids)
     loop.evaluate()
 
@@ -144,6 +151,7 @@ def show(
     ours: list[str],
     device: str,
 ) -> None:
+    """Print the table of a setting, and the ratios with their targets."""
     print(f"\n{setting}\n\n| | images/s | of the floor | CPU us an image |\n|-|-|-|-|")
     for name, times in seen.items():
         rate = 1 / median(times)
@@ -168,20 +176,21 @@ def show(
         )
 
 
-def fedavg(setting: Setting, fed: Federation, method: str = "fedavg", **more: Any) -> Simulation:
+def simulation_of(setting: Setting, fed: Federation, method: str = "fedavg", **more: Any) -> Simulation:
+    """Return a simulation in a setting, all of whose rounds are evaluated."""
     how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build, "eval_every": 1}
     return simulation(method, fed, participation=setting.participation, **{**how, **more})
 
 
 def stack(repeat: int, device: str) -> None:
-    """Rounds of A, of 1 to 16 trials with a learning rate each: one by one, then as one cohort."""
+    """Print images/s of 2 to 16 trials of A, with 100 samples a client: one by one, and as one cohort."""
     setting = replace(SETTINGS["a"], samples=100)
     chunk = setting.clients if device == "cuda" else 1
     sizes = setting.sizes()
-    fed = federation_of(sizes, [1] * len(sizes), device)
+    fed = random_federation(sizes, [1] * len(sizes), device, SHAPE)
     print("\n| trials of A | images/s one by one | as one cohort | ratio |\n|-|-|-|-|")
     for trials in (2, 4, 8, 16):
-        sims = [fedavg(setting, fed, chunk=chunk, eval_every=10**9) for _ in range(trials)]
+        sims = [simulation_of(setting, fed, chunk=chunk, eval_every=10**9) for _ in range(trials)]
         for k, sim in enumerate(sims):
             sim.schedule = replace(sim.schedule, lr=LR * (1 + k / trials))
         images, verbs = sum(next_in(sim).images for sim in sims), [sim.verbs for sim in sims]
@@ -190,19 +199,20 @@ def stack(repeat: int, device: str) -> None:
             for sim, own in zip(sims, verbs, strict=True):
                 sim.verbs = own
             apart.append(seconds(lambda sims=sims: [next_in(sim) for sim in sims]))
-            together.append(seconds(partial(run_stack, [partial(seated, sim) for sim in sims])))
+            together.append(seconds(partial(run_stack, [partial(run_as_member, sim) for sim in sims])))
         rates = [images / median(times[1:]) for times in (apart, together)]
         ratio = median(a / b for a, b in zip(apart[1:], together[1:], strict=True))
         print(f"| {trials} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |", flush=True)
 
 
-def seated(sim: Simulation, member: StackMember) -> RoundResult:
+def run_as_member(sim: Simulation, member: StackMember) -> RoundResult:
+    """Run a round of a trial as a member of a stack."""
     member.join(sim)
     return next_in(sim)
 
 
 def floor(setting: Setting, clients: int, device: str) -> float:
-    """Images a second of one model whose batch has the whole cohort's images."""
+    """Return the images a second of one model whose batch has the whole cohort's images."""
     model = setting.build(setting.shape, 10).to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=LR)
     x = torch.rand(clients * setting.batch, *setting.shape, device=device)
@@ -218,23 +228,25 @@ def floor(setting: Setting, clients: int, device: str) -> float:
 
 
 def processors() -> float:
-    """CPU seconds of this process and of those that it has ended."""
+    """Return the CPU seconds of this process and of those that it has ended."""
     return sum(os.times()[:4])
 
 
 def seconds(run: Callable[[], object]) -> float:
+    """Return the wall seconds of a run."""
     began = time.perf_counter()
     run()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - began
 
 
-def whole(result: RoundResult) -> float:
+def with_evaluation(result: RoundResult) -> float:
+    """Return the seconds of a round and its evaluation."""
     return result.seconds + result.eval_seconds
 
 
 def on_threads(count: int, run: Callable[[], Any]) -> Any:
+    """Return what a run returns with so many threads of PyTorch."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -248,7 +260,9 @@ def on_threads(count: int, run: Callable[[], Any]) -> Any:
 
 @contextmanager
 def watched() -> Iterator[list[float]]:
-    """Inside it, the GB that this process and its children take, each shared page once; the last entry is the peak."""
+    """Context that yields a list, whose entry is the peak of the GB that this process and its children take, with each
+    shared page once.
+    """
     peak, over = [0.0], threading.Event()
 
     def look() -> None:
@@ -265,6 +279,7 @@ def watched() -> Iterator[list[float]]:
 
 
 def tree(pid: int) -> list[int]:
+    """Return a process and all that descend from it."""
     try:
         found = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in
                  (task / "children").read_text().split()]  # fmt: skip
@@ -274,6 +289,7 @@ def tree(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> float:
+    """Return the GB that a process takes, a shared page by its part."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -282,14 +298,13 @@ def resident(pid: int) -> float:
 
 
 def memory() -> None:
-    """100 clients of the CNN, all in every round, with the methods that keep most."""
+    """Print the peak memory of 100 clients of the CNN, all in every round, with the methods that keep most."""
     print("\n| 100 clients of the CNN, peak GB | 1 process | workers |\n|-|-|-|")
     for method in ("fedavg", "fedala", "pgfedmo", "fedfomo"):
         peaks = []
         for workers in (1, CORES):
-            sim = fedavg(
-                Setting(100, 1.0, 0.1, 60, 10, 1), federation_of([60] * 100, [2] * 100), method, workers=workers
-            )
+            setting = Setting(100, 1.0, 0.1, 60, 10, 1)
+            sim = simulation_of(setting, federation(100, 60, 2), method, workers=workers)
             with watched() as peak:
                 for _ in range(3):
                     on_threads(1, lambda sim=sim: next(sim.run()))
@@ -299,6 +314,8 @@ def memory() -> None:
 
 
 class Growth(NamedTuple):
+    """What a round costs at a number of clients and a size of the cohort."""
+
     clients: int
     cohort: int
     seconds: float  # a round
@@ -338,9 +355,9 @@ def draw_growth(by_clients: list[Growth], by_cohort: list[Growth]) -> None:
 
 
 def grown(clients: int, cohort: int, rounds: int = 3) -> Growth:
-    """The first round aside: it measures how long work takes."""
-    fed = federation_of([20] * clients, [1] * clients)
-    sim = fedavg(Setting(clients, cohort / clients, 0.1, 20, 10, 1), fed, "fedala", workers=CORES)
+    """Return medians over all rounds but the first, in which the engine measures how long its work takes."""
+    fed = federation(clients, 20, 1)
+    sim = simulation_of(Setting(clients, cohort / clients, 0.1, 20, 10, 1), fed, "fedala", workers=CORES)
     with watched() as peak:
         results = [on_threads(1, lambda: next(sim.run())) for _ in range(rounds)]
     took, evaluated = (median(getattr(r, what) for r in results[1:]) for what in ("seconds", "eval_seconds"))

@@ -1,8 +1,8 @@
 """What sweeping costs: `python -m benchmarks.sweeps`. Everything is measured side by side, on digits.
 
-overhead: what a sweep of short trials takes for each outside of its training: enqueueing, claiming, telling, the view;
-without MLflow. parallel: trials a minute of two workers to those of one.
-known: seconds from process start to end of a command that finds its 1,000 trials done and prints their table.
+overhead: what a sweep of short trials takes for each of them outside of its training, without MLflow: enqueueing,
+leasing, storing the result, showing the status. parallel: trials a minute of two workers, and of one. known: seconds
+from process start to end of a command that finds its 1,000 trials done and prints their table.
 """
 
 import argparse
@@ -15,12 +15,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-if TYPE_CHECKING:
-    from pflsweep.sweep.plan import Plan
+from benchmarks.common import machine
+from pflsweep.config.compose import compose
+from pflsweep.config.hydra_loader import load, search_path, sweep_values_of
+from pflsweep.sweep import planner, worker
+from pflsweep.sweep.command import check_command
+from pflsweep.sweep.plan import Plan
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.status.live import LiveStatus
+from pflsweep.trial.progress import quietly
+from pflsweep.trial.run import run_trial
 
 SHORT = ["train.rounds=2", "partition.clients=4", "tracking=none", "checkpoint.models=false"]
 LONG = ["train.rounds=60", "tracking=none", "checkpoint.models=false"]
@@ -28,18 +38,19 @@ MAIN = [sys.executable, "-c", "import sys; from pflsweep.commands.main import ma
 
 
 @contextmanager
-def somewhere() -> Iterator[Path]:
+def temporary_folder() -> Iterator[None]:
+    """Run in a working directory of its own, which is removed."""
     with tempfile.TemporaryDirectory() as folder:
         before = Path.cwd()
         os.chdir(folder)
         try:
-            yield Path(folder)
+            yield
         finally:
             os.chdir(before)
 
 
 def timed(*arguments: str) -> float:
-    """Seconds of the whole command."""
+    """Return the wall seconds of a whole command."""
     began = time.perf_counter()
     done = subprocess.run([*MAIN, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -47,15 +58,9 @@ def timed(*arguments: str) -> float:
 
 
 def overhead(trials: int) -> dict[str, float]:
-    """Milliseconds a trial that claiming, telling and looking cost. Composing is left out on both sides."""
-    from pflsweep.sweep import worker
-    from pflsweep.sweep.queue import Queue
-    from pflsweep.sweep.status.live import LiveStatus
-    from pflsweep.trial.progress import quietly
-    from pflsweep.trial.run import run_trial
-
+    """Return the milliseconds a trial that leasing, storing and showing the status cost. Composing is left out."""
     took: dict[str, list[float]] = {"whole": [], "training": []}
-    with somewhere(), quietly():
+    with temporary_folder(), quietly():
         for block in range(4):  # the first is cold
             seeds = range(block * trials, (block + 1) * trials)
             plan = plan_of([*SHORT, "seed=" + ",".join(map(str, seeds))])
@@ -68,10 +73,9 @@ def overhead(trials: int) -> dict[str, float]:
                 finally:
                     inside.append(time.perf_counter() - began)
 
-            worker.run_trial = measured
             began = time.perf_counter()
             Queue(plan).prepare()
-            with redirect_stderr(io.StringIO()), LiveStatus(plan):
+            with patch.object(worker, "run_trial", measured), redirect_stderr(io.StringIO()), LiveStatus(plan):
                 worker.work(plan)
             if block:
                 took["whole"].append((time.perf_counter() - began) / trials)
@@ -80,36 +84,21 @@ def overhead(trials: int) -> dict[str, float]:
     return {"ms a trial": whole, "of it in training": training, "overhead": whole - training}
 
 
-def plan_of(words: list[str]) -> "Plan":
-    """As the command would plan it."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    from pflsweep.config.compose import compose
-    from pflsweep.sweep import planner
-    from pflsweep.sweep.command import check_command
-
-    return planner.build(check_command(defaults()), words, compose, OverridesParser.create(), "bench")
-
-
-def defaults() -> dict:
-    """The command's own keys as conf/ has them."""
-    import yaml
-
-    from pflsweep.config.hydra_loader import SWEEP_KEYS, conf_dir, read_option
-
-    values = {key: yaml.safe_load((conf_dir() / "config.yaml").read_text()).get(key) for key in SWEEP_KEYS}
-    return {**values, "tune": read_option(conf_dir() / "tune" / "none.yaml")}
+def plan_of(words: list[str]) -> Plan:
+    """Return the plan of a command with these overrides."""
+    command = check_command(sweep_values_of(load([], search_path(None))))
+    return planner.build(command, words, compose, OverridesParser.create(), "bench")
 
 
 def parallel(trials: int) -> dict[str, float]:
-    """Trials a minute of two workers to one's, whole commands in turn; the start of a command is taken off."""
+    """Return the trials a minute of one and of two workers, without the start of their commands, which take turns."""
     rates = []
     seeds = "seed=" + ",".join(map(str, range(trials)))
     for _ in range(3):
-        with somewhere():
+        with temporary_folder():
             start = timed("-m", *LONG, "seed=0,1", "train.rounds=1")
             one = timed("-m", *LONG, seeds) - start
-        with somewhere():
+        with temporary_folder():
             start = timed("-m", *LONG, "seed=0,1", "train.rounds=1", "workers.count=2")
             two = timed("-m", *LONG, seeds, "workers.count=2") - start
         rates.append({"one, trials/min": 60 * trials / one, "two, trials/min": 60 * trials / two, "ratio": one / two})
@@ -117,19 +106,11 @@ def parallel(trials: int) -> dict[str, float]:
 
 
 def known(trials: int) -> dict[str, float]:
-    """Seconds of a command all of whose trials are done. They are told as done and not trained, which takes long."""
-    from pflsweep.sweep.queue import Queue
-
-    with somewhere():
-        words = [*SHORT, "seed=" + ",".join(map(str, range(trials)))]
-        queue = Queue(plan_of(words))
-        queue.prepare()
-        began = time.perf_counter()
-        while (claim := queue.lease_next()) is not None:
-            told = {"folder": str(Path("runs", str(claim.slot.number)).absolute()), "identity": "none", "value": 0.5}
-            queue.complete(claim, 0.5, {"trials": [told]})
-        told_ms = 1000 * (time.perf_counter() - began) / trials
-        return {"trials": trials, "ms to claim and tell one": told_ms, "s": min(timed("-m", *words) for _ in range(3))}
+    """Return the seconds of a command that finds all its trials done. A command before it trains them."""
+    words = ["-m", *SHORT, "seed=" + ",".join(map(str, range(trials)))]
+    with temporary_folder():
+        timed(*words)
+        return {"trials": trials, "s": min(timed(*words) for _ in range(3))}
 
 
 def main() -> None:
@@ -141,6 +122,7 @@ def main() -> None:
         "parallel": lambda: parallel(24),
         "known": lambda: known(1000),
     }
+    print(machine())
     for what in options.what:
         print(what, {name: round(value, 2) for name, value in measured[what]().items()}, flush=True)
 

@@ -1,11 +1,10 @@
 """Speed beside a plain loop: `python -m benchmarks.training [--repeat R] [--device cpu|cuda]` prints a table.
 
-Every row is a median of ratios of runs taken in turn within this process, so that a busy or slow machine meets both
-sides alike. "step" rows are CPU time at one thread and wall time at more; a ratio above 1 means that we are faster.
+Each row is a median of ratios of runs taken in turn in this process. FedAvg's rows at one CPU thread are CPU time, all
+others wall time (on a CPU with two threads). Above 1 the first is faster; in rows in seconds it is slower.
 """
 
 import argparse
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,29 +12,33 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.setting import (
+from benchmarks.common import (
     CLASSES,
     SHAPE,
     Build,
     PlainLoop,
     compare,
     federation,
-    federation_of,
     machine,
     ratio,
     simulation,
 )
 from pflsweep.config.options import Metrics
 from pflsweep.engine.evaluate import OWN, score, targets
+from pflsweep.engine.simulation import Simulation
 from pflsweep.methods import stock
 from pflsweep.methods.task import Task
 from pflsweep.models import cnn
+from pflsweep.ops.vmap import own_copy
+from pflsweep.trial.speed import random_federation
 
 BATCH = 256  # of evaluation
 EPOCHS = 5  # of the PGFed rows: its extra pass over the data weighs 1 / E
 
 
 class Row(NamedTuple):
+    """A row of the table."""
+
     what: str
     setting: str
     measured: float
@@ -44,7 +47,7 @@ class Row(NamedTuple):
 
 
 def speed(batch: int, samples: int, threads: int, repeat: int, device: str) -> Row:
-    """FedAvg's training beside the plain loop."""
+    """Return the row of FedAvg's training beside the plain loop."""
     fed = federation(3, samples, 1, device)
     engine = simulation("fedavg", fed, epochs=1, batch=batch)
     plain = PlainLoop(fed, epochs=1, batch=batch)
@@ -56,8 +59,11 @@ def speed(batch: int, samples: int, threads: int, repeat: int, device: str) -> R
 
 
 def unequal(setting: str, samples: list[int], repeat: int, device: str) -> Row:
-    """A cohort at once: clients that have ended are left out, or padded to the end. A turn's largest takes 60 steps."""
-    fed = federation_of(samples, [1] * len(samples), device)
+    """Return the row of a cohort at once: clients that have ended are left out, or padded to the end.
+
+    The largest client takes 70 to 80 steps.
+    """
+    fed = random_federation(samples, [1] * len(samples), device, SHAPE)
     epochs = 1 + 600 // max(samples)
     engine = simulation("fedavg", fed, epochs=epochs, batch=10, chunk=len(samples))
 
@@ -71,7 +77,7 @@ def unequal(setting: str, samples: list[int], repeat: int, device: str) -> Row:
 
 
 def evaluated(repeat: int, device: str) -> Row:
-    """A round of which every client is evaluated."""
+    """Return the row of a round after which all clients are evaluated."""
     fed = federation(6, 200, 70, device)
     engine = simulation("fedavg", fed, epochs=1, batch=10, eval_every=1)
     plain = PlainLoop(fed, epochs=1, batch=10)
@@ -86,7 +92,7 @@ def evaluated(repeat: int, device: str) -> Row:
 
 
 def everywhere(repeat: int, device: str) -> Row:
-    """G-acc of the CNN."""
+    """Return the row of G-acc of the CNN."""
     clients, images = (100, 10_000) if device == "cuda" else (20, 2_000)  # what is compared is linear in both
     times = global_accuracy(cnn.build, SHAPE, clients, images, replace(OWN, all=True), repeat, device)
     value, most = 1 / ratio(times["ours"][0], times["plain"][0]), 1.2 if device == "cuda" else 1.05
@@ -100,7 +106,7 @@ def global_accuracy(
     """Return the times of scoring each client's own model on everybody's test data ("ours"), and of plain forward
     passes over data in memory ("plain").
     """
-    fed = federation_of([1] * clients, [images // clients] * clients, device, shape)
+    fed = federation(clients, 1, images // clients, device, shape)
     torch.manual_seed(0)
     models = [build(shape, CLASSES).to(device) for _ in range(clients)]
     task = Task(build(shape, CLASSES).to(device))
@@ -124,7 +130,7 @@ def global_accuracy(
 
 
 def pgfed(repeat: int, device: str) -> Iterator[Row]:
-    """PGFed beside FedAvg: its steps, and its round with one more pass over the data."""
+    """Yield the rows of PGFed beside FedAvg: its round, with one more pass over the data, and its steps."""
     fed = federation(3, 200, 1, device)
     both = {name: simulation(name, fed, epochs=EPOCHS, batch=10) for name in ("fedavg", "pgfed")}
     next(both["pgfed"].run())  # from round 2 on it has everything to do
@@ -143,7 +149,7 @@ def pgfed(repeat: int, device: str) -> Iterator[Row]:
 
 
 def fedala(repeat: int, device: str) -> Iterator[Row]:
-    """FedALA beside FedAvg: a usual round, and the converging first stage."""
+    """Yield the rows of FedALA beside FedAvg: the converging first stage, and a usual round."""
     fed = federation(3, 200, 200, device)
     both = {name: simulation(name, fed, epochs=1, batch=10) for name in ("fedavg", "fedala")}
     forward = simulation("fedavg", fed, epochs=1, batch=10)
@@ -171,43 +177,20 @@ def fedala(repeat: int, device: str) -> Iterator[Row]:
     yield Row("FedALA's round to FedAvg's, seconds", "batch 10, s=.8", cost, f"<= {most:.2f}", cost <= most)
 
 
-def next_round(engine) -> Callable[[], None]:
-    return lambda: next(engine.run()) and None
+def next_round(simulation: Simulation) -> Callable[[], object]:
+    """Return a function that runs a round."""
+    return lambda: next(simulation.run())
 
 
-def only_fit(engine) -> Callable[[], None]:
-    """The local steps of one client, in the state that the engine is in."""
-    from pflsweep.methods.protocol import Given
-    from pflsweep.ops.vmap import own_copy, select
-
-    ids = torch.tensor([0])
-    turn = engine._turn(ids)
-    down = select(engine.verbs.send(engine.server, turn), slice(0, 1))
-    given = Given(down, engine.clients.get(ids), turn, engine.federation.class_counts[ids])
-
-    def fit() -> None:
-        data = engine._data(ids, engine.round, "train")
-        engine.verbs.fit(given, data, own_copy(engine.verbs.start(given, data)))
-
-    return fit
-
-
-def memory(device: str) -> Row:
-    """100 clients of the CNN, all in every round, with the methods that keep most: every client has rows of its own."""
-    fed = federation(100, 20, 2, device)
-    for name in ("fedala", "pgfedmo", "fedfomo"):
-        engine = simulation(name, fed, epochs=1, batch=10)
-        for _ in range(3):
-            next(engine.run())
-        del engine
-    if device == "cpu":
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    else:
-        peak = torch.cuda.max_memory_allocated() / 2**30
-    return Row("peak memory, 100 clients of the CNN, GB", "FedALA, PGFedMo, FedFomo", peak, "< 3", peak < 3)
+def only_fit(simulation: Simulation) -> Callable[[], object]:
+    """Return a function that takes the local steps of one client in the state that the simulation is in."""
+    given, data = simulation.next_turn(torch.tensor([0]))
+    verbs = simulation.verbs
+    return lambda: verbs.fit(given, data, own_copy(verbs.start(given, data)))
 
 
 def rows(repeat: int, device: str) -> Iterator[Row]:
+    """Yield the rows of the table."""
     for threads in (1, 2) if device == "cpu" else (1,):
         torch.set_num_threads(threads)
         yield speed(10, 300, threads, repeat, device)
@@ -224,7 +207,6 @@ def rows(repeat: int, device: str) -> Iterator[Row]:
     yield everywhere(repeat, device)
     yield from pgfed(repeat, device)
     yield from fedala(repeat, device)
-    yield memory(device)
 
 
 def main() -> None:

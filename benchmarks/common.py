@@ -1,4 +1,4 @@
-"""What all benchmarks share: a federation of CIFAR-10's shapes, the engine's rounds, and the plain loop beside them."""
+"""What benchmarks share: simulations on random images, a plain loop beside them, and runs that are timed in turn."""
 
 import copy
 import os
@@ -6,19 +6,12 @@ from collections.abc import Callable, Iterable
 from datetime import date
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.algorithms.fedala import FedALA
-from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.algorithms.fedfomo import FedFomo
-from pflsweep.algorithms.fedpg import FedPG
-from pflsweep.algorithms.pfedme import PFedMe
-from pflsweep.algorithms.pgfed import PGFed
-from pflsweep.algorithms.scaffold import Scaffold
+from pflsweep.commands.check import method_and_defaults
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
@@ -31,45 +24,17 @@ from pflsweep.util import processor
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]
 SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
-METHODS = {
-    "fedavg": (FedAvg, {}),
-    "pgfed": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.0, "estimate": "full"}),
-    "pgfedmo": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.5, "estimate": "full"}),
-    "fedfomo": (FedFomo, {"models": 5, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}),
-    "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}),
-    "pfedme": (PFedMe, {"lam": 15.0, "inner_steps": 5, "inner_lr": 0.01, "beta": 1.0, "eval": "theta"}),
-    "scaffold": (Scaffold, {"global_lr": 1.0}),
-    "fedpg": (
-        FedPG,
-        {"form": "rate", "gamma": None, "p_base": "after", "col_scale": "unify", "reference": "median", "tau": None}
-        | {"s": None, "beta": None},
-    ),
-}
 
 
-def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Federation:
-    """Clients with as many samples each, see `federation_of`."""
-    return federation_of([samples] * clients, [test] * clients, device)
-
-
-def federation_of(
-    samples: list[int], test: list[int], device: str = "cpu", shape: tuple[int, ...] = SHAPE
+def federation(
+    clients: int, samples: int, test: int, device: str = "cpu", shape: tuple[int, ...] = SHAPE
 ) -> Federation:
-    """Random images of CIFAR-10's shape. samples, test: [N] how many each client has."""
-    return random_federation(samples, test, device, shape)
+    """Return clients with as many random images each."""
+    return random_federation([samples] * clients, [test] * clients, device, shape)
 
 
-def simulation(method: str, federation: Federation, **schedule: Any) -> Simulation:
-    """One of METHODS, ready to run round after round."""
-    cls, hyper = METHODS[method]
-    epochs = schedule["epochs"]
-    return engine(
-        lambda task: Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=epochs, **hyper)), federation, **schedule
-    )
-
-
-def engine(
-    verbs: Callable[[Task], Verbs],
+def simulation(
+    method: str,
     federation: Federation,
     *,
     epochs: int,
@@ -81,18 +46,20 @@ def engine(
     build: Build = cnn.build,
     precision: str = "fp32",
 ) -> Simulation:
-    """A model with the verbs of some method, ready to run round after round."""
+    """Return a simulation that runs round after round. method: an option, which has its own defaults."""
+    cls, hyper = method_and_defaults(method, None)
     torch.manual_seed(0)
     model = build(federation.dataset.shape, CLASSES)
     task = Task(model, precision)
     schedule = Schedule(
         10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk, workers=workers
     )  # fmt: skip
-    return Simulation(verbs(task), task, federation, schedule, task.vector(model))
+    verbs = Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=epochs, **hyper))
+    return Simulation(verbs, task, federation, schedule, task.vector(model))
 
 
 def usual(model: nn.Sequential) -> nn.Sequential:
-    """A model as one would write it by hand: PyTorch's own layers, and ReLU before pooling."""
+    """Return a model as one would write it by hand: PyTorch's own layers, and ReLU before pooling."""
     for module in model.modules():
         if isinstance(module, layers.Conv2d):
             module.__class__ = nn.Conv2d
@@ -116,6 +83,7 @@ class PlainLoop:
         self.test = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["test"]]
 
     def client(self, x: Tensor, y: Tensor) -> nn.Module:
+        """Return the global model after a client's local training."""
         model = copy.deepcopy(self.model)
         optimiser = torch.optim.SGD(model.parameters(), lr=LR)
         for _ in range(self.epochs):
@@ -126,10 +94,11 @@ class PlainLoop:
         return model
 
     def batches(self, x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return the batches of an epoch."""
         return ((x[rows], y[rows]) for rows in torch.randperm(len(y)).split(self.batch))
 
     def round(self, ids: list[int] | None = None) -> None:
-        """ids: the cohort; None: everybody."""
+        """Train a round of FedAvg. ids: the cohort; None: all clients."""
         train = self.train if ids is None else [self.train[i] for i in ids]
         models = [self.client(x, y) for x, y in train]
         total = sum(len(y) for _, y in train)
@@ -139,6 +108,7 @@ class PlainLoop:
 
     @torch.no_grad()
     def evaluate(self, batch: int = 256) -> list[float]:
+        """Return the accuracy of the global model on each client's test images."""
         return [
             sum(int((self.model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch), y.split(batch), strict=True))
             / len(y)
@@ -157,20 +127,30 @@ def _processor() -> str:
     return f"{processor.name()} ({torch.backends.cpu.get_cpu_capability()}, large products by {provider()})"
 
 
-def compare(runs: dict[str, Callable[[], None]], repeat: int) -> dict[str, tuple[list[float], list[float]]]:
-    """(wall, cpu) seconds of each, taken in turn so that a machine's moods meet all of them alike."""
+def synchronize() -> None:
+    """Wait for the GPU, if there is one: kernels run asynchronously."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def compare(runs: dict[str, Callable[[], object]], repeat: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the wall and CPU seconds of each run, by its name.
+
+    Runs take turns, so that other work on the machine slows all of them alike. The first turn is not counted.
+    """
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}
-    for run in runs.values():  # warm up
-        run()
-    for _ in range(repeat):
+    for turn in range(repeat + 1):
         for name, run in runs.items():
+            synchronize()
             wall, cpu = perf_counter(), process_time()
             run()
-            times[name][0].append(perf_counter() - wall)
-            times[name][1].append(process_time() - cpu)
+            synchronize()
+            if turn:
+                times[name][0].append(perf_counter() - wall)
+                times[name][1].append(process_time() - cpu)
     return times
 
 
 def ratio(of: list[float], to: list[float]) -> float:
-    """Median of the pairwise ratios: how many times as fast `of` is as `to`."""
+    """Return how many times as fast `of` is as `to`: the median ratio of their seconds, pair by pair."""
     return median(b / a for a, b in zip(of, to, strict=True))
