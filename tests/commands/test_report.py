@@ -188,7 +188,7 @@ def test_finished_trials_of_a_sweep_without_a_record_here_are_named(here):
 
 
 def test_a_trial_counts_once(here):
-    """A copy of a trial's folder, and a failed trial of the same seed, do not count beside the finished one."""
+    """A copy of a trial's folder does not count beside it."""
     runs = here / "runs"
     own = next(record for record in choose(runs, []).finished if record.meta["method"] == "fedavg")
     shutil.copytree(own.folder, runs / "backup")

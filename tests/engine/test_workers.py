@@ -333,7 +333,7 @@ def test_where_no_fork_is_granted_fewer_processes_do_all(
     assert [record.message for record in caplog.records] == [
         "Resource temporarily unavailable: no worker process could be forked, so that fewer work"
     ]
-    workers.map("x", [1.0] * 9, lambda k: k)
+    assert dict(workers.map("x", [1.0] * 9, lambda k: k)) == {k: k for k in range(9)}
     del workers
     gc.collect()
     assert open_files() == files

@@ -24,6 +24,7 @@ from pflsweep.config.compose import compose
 from pflsweep.conformance.case import assert_same, kept_states, models
 from pflsweep.data.loader import ClientData
 from pflsweep.data.poisson import Poisson
+from pflsweep.engine.simulation import Privacy
 from pflsweep.methods.protocol import Method, Spent, Verbs
 from pflsweep.methods.task import Batch, Private, Task, cross_entropy
 from pflsweep.models import cnn_norm
@@ -36,6 +37,7 @@ from pflsweep.plugins.fedfomo_privacy import FedFomoDpSgd
 from pflsweep.plugins.privacy import DpSgd
 from pflsweep.trial.build import build
 from pflsweep.trial.run import Stopped, run_trial
+from pflsweep.trial.tables import privacy_columns
 from pflsweep.util.errors import UserError
 from tests import broken
 from tests.algorithms.helpers import (
@@ -450,6 +452,11 @@ SMALL = [
     "tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1", "train.rounds=4",
     "privacy=dp_sgd",
 ]  # fmt: skip
+
+
+def test_the_columns_of_epsilon_by_hand() -> None:
+    found = privacy_columns(Privacy(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 1.5])))
+    assert found == {"epsilon": 2.0, "epsilon_std": 1.0, "epsilon_max": 3.0, "epsilon_round": 1.0}
 
 
 @pytest.mark.slow

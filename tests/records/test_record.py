@@ -191,6 +191,15 @@ def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
         Record(tmp_path).checkpoint()
 
 
+def test_a_checkpoint_of_another_format(tmp_path: Path) -> None:
+    made(tmp_path)
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    torch.save({**content, "format": content["format"] + 1}, tmp_path / "checkpoint.pt")
+    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be read"):
+        Record(tmp_path).checkpoint()
+    assert Record(tmp_path).done == 3
+
+
 def test_a_record_of_no_rounds_has_no_scores_to_keep(tmp_path: Path) -> None:
     """As of a trial that was killed in its first minute, before its record is imported."""
     killed = RecordWriter.new(tmp_path / "killed", META, {"train": {"rounds": 3}}, pd.DataFrame({"client": [0]}))

@@ -187,7 +187,7 @@ def test_a_dask_worker_killed_in_mid_trial(
 ) -> None:
     folder = tmp_path / "command"
     process = begin(folder, *SWEEP, *cluster.words, *lab.words, tracking="mlflow")
-    wait_for(lambda: len(under_way(folder)) == 2, process)
+    wait_for(lambda: len(now := under_way(folder)) == 2 and min(map(len, now.values())) > 2, process)
     cluster.workers[0].kill()
     before = under_way(folder)
     _, err = process.communicate(timeout=240)

@@ -361,6 +361,7 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
         assert {lease.slot.final for lease in worker._leases(queue, set())} == expected
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     """A final trial's best round would be chosen on test data."""
     best = plan._replace(tune=replace(plan.tune, round="best"))

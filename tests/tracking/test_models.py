@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,13 +40,13 @@ def models_of(options: dict):
         return run, client.search_logged_models([experiment])
 
 
-def load(tracking_uri: str, model_uri: str):
+def load(tracking_uri: str, model_uri: str, **options: Any):
     """Load a model as a user would, without the environment variable that `mlflow.set_tracking_uri` leaves behind."""
     import mlflow
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
-        return mlflow.pyfunc.load_model(model_uri)
+        return mlflow.pyfunc.load_model(model_uri, **options)
 
 
 def require_same(result: Result, loaded, inputs: np.ndarray) -> None:
@@ -82,6 +83,25 @@ def test_a_method_without_a_global_model_has_those_of_its_clients(store: Store, 
     assert loaded.predict(inputs, params={"client": 1}).shape == (5, 10)
     with pytest.raises(UserError, match="local has no global model"):
         loaded.predict(inputs)
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_is_loaded_with_its_folder(store: Store, inputs: np.ndarray, monkeypatch) -> None:  # noqa: F811
+    Path("own_model.py").write_text("from pflsweep.models.mlp import build\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    Path("my_conf/model").mkdir(parents=True)
+    Path("my_conf/model/own.yaml").write_text("_target_: own_model.build\nhidden: [8]\n")
+    result = run_trial(compose(["partition.clients=4", "train.rounds=2", "model=own", "model.hidden=[8]"], "my_conf"))
+    run, _ = models_of(store.options)
+    uri = f"runs:/{run.info.run_id}/model"
+    with pytest.raises(UserError, match="model=own is none of pflsweep's options"):
+        load(store.client.tracking_uri, uri).predict(inputs)
+    loaded = load(store.client.tracking_uri, uri, model_config={"config_dir": "my_conf"})
+    x = torch.from_numpy(inputs)
+    with torch.no_grad():
+        assert (loaded.predict(inputs) == result.load_global(config_dir="my_conf")(x).numpy()).all()
+        own = result.load_personal(3, config_dir="my_conf")(x).numpy()
+    assert (loaded.predict(inputs, params={"client": 3}) == own).all()
 
 
 @pytest.mark.slow

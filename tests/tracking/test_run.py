@@ -454,8 +454,34 @@ def test_none_imports_nothing(tmp_path):
         "with run.open_run(run.Tracking.of({'backend': 'none'}), None) as run: run.log_rounds(None)\n"
         "sys.exit(bool({'mlflow', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert not (tmp_path / "mlflow.db").exists()
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_deleted_run_comes_back_with_another_command_alone(store):
+    def tracked():
+        return {run.data.tags["identity"] for run in store.runs() if "identity" in run.data.tags}
+
+    words = ["-m", "seed=0,1", *SMALL]
+    assert main(words) == 0
+    lost = next(run for run in store.runs() if "identity" in run.data.tags)
+    identity = lost.data.tags["identity"]
+    store.client.delete_run(lost.info.run_id)
+    assert main(words) == 0
+    assert identity not in tracked()
+    for seed in (0, 1):
+        assert main([*SMALL, f"seed={seed}"]) == 0
+    assert identity in tracked()
+
+
+def test_final_trials_that_have_lost_are_tagged(store, tmp_path):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    tracking_run.send(record.tracking, record)
+    sweep_run.tag_superseded(record.tracking, "abc", [record.meta["identity"], "0" * 16])
+    (run,) = store.runs()
+    assert run.data.tags["pflsweep.superseded"] == "another point has won the sweep abc since"
 
 
 def _text(file):
@@ -514,7 +540,8 @@ def test_two_processes_may_make_the_store_at_once(tmp_path):
         "with opened(Tracking.of({})) as (client, experiment):\n"
         "    print(experiment)"
     )
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    # An empty cache: the first store of a user is created, which takes seconds
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     both = [
         subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
         for _ in range(2)

@@ -11,7 +11,7 @@ from pflsweep.commands.report import main
 from pflsweep.records import ledger
 from pflsweep.records.record import Record
 from pflsweep.report.paper import claims, comparison, figures, layout, rulings, store, weights
-from tests.report.paper.fixtures import Sweep
+from tests.report.paper.fixtures import Sweep, reproduced
 from tests.report.paper.test_pages import _heights
 
 MADE = "{http://www.w3.org/2000/svg}"
@@ -161,4 +161,6 @@ def test_accuracy_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     page("fedfomo/figure10")
     root = ET.parse("reports/fedfomo/figure10/by-row.svg").getroot()
     assert "0.01" in "".join(root.itertext())
-    assert "by_row" in figures.FIGURES
+    (picture,) = figures.by_row(reproduced(sweep.runs, "fedfomo/figure10"))
+    (drawn,) = picture.figure.axes[0].containers
+    assert [float(y) for y in drawn.lines[0].get_ydata()] == pytest.approx([40, 60])
