@@ -5,7 +5,7 @@ python -m tools.sweep_picture
 
 from pathlib import Path
 
-from tools.round_picture import CLIENT, FAINT, SERVER, STORE, arrow, box, head, text
+from tools.svg import BLUE, FAINT, GREEN, YELLOW, arrow, box, head, text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "sweep.svg"
 HEIGHT, BOX = 300, 130
@@ -22,14 +22,14 @@ def picture() -> str:
     command, plan, queue, workers, records = 85, 280, 480, 690, 905
     parts = [
         head(HEIGHT, "A sweep: command, plan, queue, workers, records, report"),
-        *box(command, top, BOX, CLIENT, "command", "sweep/sweeper.py"),
-        *box(plan, top, BOX, CLIENT, "plan", "sweep/planner.py"),
-        *box(queue, top, BOX, STORE, "queue", "sweep/queue.py", "Optuna's storage"),
-        *box(workers, top, BOX, CLIENT, "workers", "sweep/worker.py"),
-        *box(records, top, BOX, STORE, "records", "runs/ID/"),
-        *box(queue, bottom, BOX, STORE, "ledger", "runs/sweeps/ID.json"),
-        *box(workers, bottom, BOX, SERVER, "MLflow", "tracking/"),
-        *box(records, bottom, BOX, CLIENT, "report", "report/"),
+        *box(command, top, BOX, GREEN, "command", "sweep/sweeper.py"),
+        *box(plan, top, BOX, GREEN, "plan", "sweep/planner.py"),
+        *box(queue, top, BOX, YELLOW, "queue", "sweep/queue.py", "Optuna's storage"),
+        *box(workers, top, BOX, GREEN, "workers", "sweep/worker.py"),
+        *box(records, top, BOX, YELLOW, "records", "runs/ID/"),
+        *box(queue, bottom, BOX, YELLOW, "ledger", "runs/sweeps/ID.json"),
+        *box(workers, bottom, BOX, BLUE, "MLflow", "tracking/"),
+        *box(records, bottom, BOX, GREEN, "report", "report/"),
         arrow((command + side, top), (plan - side, top)),
         label((command + plan) / 2, top - 10, "configs"),
         arrow((plan + side, top), (queue - side, top)),

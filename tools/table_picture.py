@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from pflsweep.report.paper.formats import number
-from tools.round_picture import DASHED, FAINT, INK, head, text
+from tools.svg import DASHED, FAINT, INK, head, text
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "table.svg"

@@ -42,7 +42,9 @@ def _resnet(shape: tuple[int, ...], classes: int) -> nn.Sequential:
 
 WORKLOADS = (
     Workload("FedALA's: CNN on 32x32x3, 20 clients, batch 10", 20, 1.0, 200, 10, (3, 32, 32), cnn.build),
-    Workload("PGFed's: CNN on 32x32x3, 25 of 100 clients, batch 128", 100, 0.25, 256, 128, (3, 32, 32), cnn.build),
+    Workload(
+        "PGFed's table 7: CNN on 32x32x3, 25 of 100 clients, batch 128", 100, 0.25, 256, 128, (3, 32, 32), cnn.build
+    ),
     Workload("ResNet-18 on 64x64x3, 20 clients, batch 10", 20, 1.0, 20, 10, (3, 64, 64), _resnet),
 )
 
