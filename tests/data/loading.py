@@ -4,6 +4,7 @@ import builtins
 import errno
 import io
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,8 @@ def picture(number: int, size: tuple[int, int] = (64, 64), mode: str = "RGB", ki
     array = np.full((size[1], size[0], *([3] if mode == "RGB" else [])), number * 7 % 256, np.uint8)
     Image.fromarray(array).save(file, kind)
     return file.getvalue()
+
+
+def idx(array: np.ndarray) -> bytes:
+    """Return an array as a file of MNIST's format."""
+    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()

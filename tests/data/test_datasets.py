@@ -5,7 +5,6 @@ import fcntl
 import gzip
 import hashlib
 import pickle
-import struct
 import tarfile
 import time
 import zlib
@@ -25,7 +24,7 @@ from pflsweep.data.datasets.pack import checksum
 from pflsweep.ops.torchvision_compat import torchvision
 from pflsweep.trial.build import build_dataset
 from pflsweep.util.errors import UserError
-from tests.data.loading import CONF, chosen, forbid, from_yaml, serve
+from tests.data.loading import CONF, chosen, forbid, from_yaml, idx, serve
 
 # Where data are looked for
 
@@ -107,10 +106,6 @@ def test_synthetic_beta_moves_the_inputs_apart():
 
 
 # Files in the original layout, small
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 @pytest.fixture

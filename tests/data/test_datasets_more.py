@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import struct
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from PIL import Image
 from pflsweep.data.datasets import cinic10, emnist
 from pflsweep.ops.torchvision_compat import torchvision
 from pflsweep.util.errors import UserError
-from tests.data.loading import chosen, from_yaml, serve
+from tests.data.loading import chosen, from_yaml, idx, serve
 
 
 def md5(path: Path) -> str:
@@ -69,10 +68,6 @@ def test_a_bad_file_of_svhn_is_named_and_downloaded(svhn, monkeypatch):
 
 
 # EMNIST
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 def write_emnist(raw: Path, split: str, labels: np.ndarray) -> np.ndarray:

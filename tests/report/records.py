@@ -169,6 +169,12 @@ def partition(clients: int, classes: int = 3) -> pd.DataFrame:
     return table.assign(train=20 * own, validation=0, test=5 * own)
 
 
+def require_same_rounds(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Assert that two tables of rounds are equal to the last bit, but for their times."""
+    times = ["seconds", "eval_seconds"]
+    pd.testing.assert_frame_equal(one.drop(columns=times), other.drop(columns=times), check_exact=True)
+
+
 def hash_of(text: str) -> int:
     """Return a hash with as many bits as an identity. Python's own hash differs from process to process."""
     import hashlib

@@ -20,6 +20,7 @@ from pflsweep.methods.task import Batch
 from pflsweep.trial.build import build
 from pflsweep.trial.result import Result
 from pflsweep.util.errors import UserError
+from tests.report.records import require_same_rounds
 
 CLIENTS, ROUNDS = 4, 2
 SMALL = [
@@ -58,8 +59,7 @@ def test_rows_of_the_whole_do_not_go_with_a_part_of_it() -> None:
 
 def require_same(one: Result, other: Result) -> None:
     """Assert that all numbers are equal to the last bit."""
-    times = ["seconds", "eval_seconds"]
-    pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
+    require_same_rounds(one.rounds, other.rounds)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
     ours, theirs = one.record.models(), other.record.models()
     for client, state in ours["personal"].items():

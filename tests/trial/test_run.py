@@ -31,7 +31,7 @@ from pflsweep.trial.run import Pruned, Stopped, run_trial
 from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.once import warn_once
 from pflsweep.util.retry import StorageLost, StorageUnavailable
-from tests.report.records import finished
+from tests.report.records import finished, require_same_rounds
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
 
@@ -67,8 +67,7 @@ class FakeTracker:
 
 def assert_same(one: Result, other: Result) -> None:
     """Assert that two records are bitwise equal, except times."""
-    times = ["seconds", "eval_seconds"]
-    pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
+    require_same_rounds(one.rounds, other.rounds)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
     kept, theirs = one.record.matrices, other.record.matrices
     assert {name: each.tobytes() for name, each in kept.items()} == {n: each.tobytes() for n, each in theirs.items()}
@@ -437,8 +436,7 @@ def test_an_extension_evaluates_as_if_it_had_never_stopped(rounds: int) -> None:
     assert_same(extended, run("train.rounds=6", "train.eval_every=2", "paths.runs=other"))
     assert set(extended.clients["round"]) == {2, 4, 6}
     again = run(f"train.rounds={rounds}", "train.eval_every=2")
-    times = ["seconds", "eval_seconds"]
-    pd.testing.assert_frame_equal(again.rounds.drop(columns=times), before.rounds.drop(columns=times), check_exact=True)
+    require_same_rounds(again.rounds, before.rounds)
     pd.testing.assert_frame_equal(again.clients, before.clients, check_exact=True)
     assert again.config["train"]["rounds"] == rounds
     assert extended.record.evaluated == [2, 4, 6], "the earlier end is not in the curve"

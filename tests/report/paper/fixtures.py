@@ -1,6 +1,7 @@
 """A folder of runs with a sweep's ledger, made from chosen numbers, as a sweep would leave it."""
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ class Sweep:
 def place(setting: str) -> str:
     """Return a folder for a setting, so that the same numbers in two settings are two runs."""
     return setting.replace("/", "_")
+
+
+def heights(root: ET.Element, name: str) -> list[float]:
+    """Return the y of a curve's points in a drawn figure. name: the id of its group."""
+    group = next(each for each in root.iter("{http://www.w3.org/2000/svg}g") if each.get("id") == name)
+    path = next(group.iter("{http://www.w3.org/2000/svg}path")).get("d", "")
+    numbers = path.replace("M", "").replace("L", "").split()
+    return [float(y) for y in numbers[1::2]]
 
 
 __all__ = ["SIZE", "Sweep", "create", "finished", "train"]

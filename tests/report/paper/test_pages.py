@@ -39,7 +39,7 @@ from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
 from pflsweep.report.paper.store import CellTrials, TrialReader
 from pflsweep.util.errors import UserError
-from tests.report.paper.fixtures import Sweep, create, place, reproduced, train
+from tests.report.paper.fixtures import Sweep, create, heights, place, reproduced, train
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ("README.md", "table.csv", "table.tex")
@@ -580,17 +580,10 @@ def test_the_curves_are_the_numbers(made: Path) -> None:
     names = {group.get("id") for group in root.iter("{http://www.w3.org/2000/svg}g")}
     wanted = {f"curve {C25} {m}" for m in ("local", "fedavg", "fedrod", "pgfed", "pgfedmo")}
     assert {name for name in names if name and name.startswith("curve")} == wanted | {"curve cifar10/clients50 pgfed"}
-    local, rod = (_heights(root, f"curve {C25} {method}") for method in ("local", "fedrod"))
+    local, rod = (heights(root, f"curve {C25} {method}") for method in ("local", "fedrod"))
     scale = (local[0] - rod[2]) / 50  # from 20% to 70%
     assert np.allclose(local[0] - np.array(local), scale * np.array([0, 22.5, 22.5]), atol=0.01)
     assert (made / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def _heights(root: ET.Element, name: str) -> list[float]:
-    group = next(each for each in root.iter("{http://www.w3.org/2000/svg}g") if each.get("id") == name)
-    path = next(group.iter("{http://www.w3.org/2000/svg}path")).get("d", "")
-    numbers = path.replace("M", "").replace("L", "").split()
-    return [float(y) for y in numbers[1::2]]
 
 
 @pytest.mark.slow
@@ -845,7 +838,7 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     assert "print" not in text.partition("<summary>How to read the table</summary>")[2].partition("</details>")[0]
     assert "| not published | cannot be decided yet |" in text
     root = ET.parse(tmp_path / "reports/pgfed/figure4/new-cifar10-new20.svg").getroot()
-    local, own = (_heights(root, f"curve {label}") for label in ("Local", "PGFed"))
+    local, own = (heights(root, f"curve {label}") for label in ("Local", "PGFed"))
     assert local[0] - local[2] == pytest.approx((own[0] - own[2]) / 2, abs=0.01)
 
 
@@ -918,7 +911,7 @@ def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         row.startswith("| FedAvg (sigma1) | 10.26 <sub>+0.00</sub><br><sub>10.26 ± 0.21</sub> |") for row in rows
     )
     root = ET.parse(tmp_path / "reports/fedfomo/table3/privacy.svg").getroot()
-    assert len(_heights(root, "privacy cifar10 fedavg")) == 2
+    assert len(heights(root, "privacy cifar10 fedavg")) == 2
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.report import main
-from tests.report.paper.fixtures import Sweep
-from tests.report.paper.test_pages import _heights
+from tests.report.paper.fixtures import Sweep, heights
 
 C25 = "cifar10/clients25"
 SVG = Path("reports/pgfed/table1/sensitivity-cifar10-clients25.svg")
@@ -37,10 +36,10 @@ def test_the_line_is_the_best_at_each_value_and_every_point_a_dot(
     lines = {name for group in root.iter(f"{MADE}g") if (name := group.get("id", "")).startswith("sensitivity")}
     panels = ("train.lr local", "train.lr pgfed", "algorithm.mu pgfed")
     assert lines == {f"sensitivity {C25} {panel}" for panel in panels}
-    local = _heights(root, f"sensitivity {C25} train.lr local")  # 10, 20, 30 percent
+    local = heights(root, f"sensitivity {C25} train.lr local")  # 10, 20, 30 percent
     ten = local[0] - local[1]
     assert local[1] - local[2] == pytest.approx(ten, abs=0.01)
-    mu = _heights(root, f"sensitivity {C25} algorithm.mu pgfed")
+    mu = heights(root, f"sensitivity {C25} algorithm.mu pgfed")
     assert local[0] - mu[0] == pytest.approx(4 * ten, abs=0.01), "the best at mu = 0.01 is 50 percent"
     assert mu[0] - mu[1] == pytest.approx(3 * ten, abs=0.01)
     dots = next(group for group in root.iter(f"{MADE}g") if group.get("id") == f"points {C25} algorithm.mu pgfed")

@@ -11,8 +11,7 @@ from pflsweep.commands.report import main
 from pflsweep.records import ledger
 from pflsweep.records.record import Record
 from pflsweep.report.paper import claims, comparison, figures, layout, rulings, store, weights
-from tests.report.paper.fixtures import Sweep, reproduced
-from tests.report.paper.test_pages import _heights
+from tests.report.paper.fixtures import Sweep, heights, reproduced
 
 MADE = "{http://www.w3.org/2000/svg}"
 # Clients 0 and 1 have one distribution, 2 and 3 another; P in round k is k times this
@@ -56,7 +55,7 @@ def test_weights_within_and_across_distributions(tmp_path: Path, monkeypatch: py
     root = ET.parse("reports/fedfomo/figure8/weights-by-round-cifar10-latent5.svg").getroot()
     names = {name for group in root.iter(f"{MADE}g") if (name := group.get("id", "")).startswith("weight ")}
     assert names == {f"weight cifar10/latent5 {i} {j}" for i in range(4) for j in range(4) if i != j}
-    four, one = (_heights(root, f"weight cifar10/latent5 0 {j}") for j in (1, 2))
+    four, one = (heights(root, f"weight cifar10/latent5 0 {j}") for j in (1, 2))
     assert len(four) == 3
     assert four[0] - four[2] == pytest.approx(4 * (one[0] - one[2]), abs=0.02)
 
