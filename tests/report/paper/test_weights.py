@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from pflsweep.commands.report import main
 from pflsweep.records import ledger
@@ -162,4 +163,5 @@ def test_accuracy_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "0.01" in "".join(root.itertext())
     (picture,) = figures.by_row(reproduced(sweep.runs, "fedfomo/figure10"))
     (drawn,) = picture.figure.axes[0].containers
-    assert [float(y) for y in drawn.lines[0].get_ydata()] == pytest.approx([40, 60])
+    assert isinstance(drawn, ErrorbarContainer)
+    assert np.asarray(drawn.lines[0].get_ydata()).tolist() == pytest.approx([40, 60])
