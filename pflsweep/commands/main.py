@@ -236,8 +236,9 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        from pflsweep.config.compose import check_single, config_of
+        from pflsweep.config.compose import check_single, config_of, warn_without_effect
         from pflsweep.config.hydra_errors import hydra_errors
+        from pflsweep.config.keys import key_of
         from pflsweep.trial.run import run_trial
 
         hydra = HydraConfig.get()
@@ -251,6 +252,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             check_single(said)
             with hydra_errors(said):
                 config = config_of(composed, hydra)  # type: ignore[arg-type]
+            warn_without_effect(map(key_of, said), [config])
             outcome: Any = run_trial(config)
         except Exception as error:
             outcome = error

@@ -1,6 +1,7 @@
 """Compose configs: from overrides to a Config."""
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +13,12 @@ from omegaconf.errors import OmegaConfBaseException
 from pflsweep.config import options
 from pflsweep.config.hydra_errors import SweepOnly, hydra_errors
 from pflsweep.config.hydra_loader import GROUPS, SWEEP_KEYS, load, search_path, sweep_values_of, trial_part
-from pflsweep.config.identity import portable
+from pflsweep.config.identity import portable, without_effect
 from pflsweep.config.keys import flat, key_of
 from pflsweep.config.node import Node
 from pflsweep.config.overrides import ADD_M, WITH_M, check_hydra, quoted
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 # Interpolations that are the same in all trials of a sweep (environment, Hydra), and those of the trial's own keys
 _CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
@@ -92,7 +94,9 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
     """Return a trial's Config as the command line would make it, from any working directory. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_single(overrides)
-    return compose_both(overrides, config_dir)[0]
+    config = compose_both(overrides, config_dir)[0]
+    warn_without_effect(map(key_of, overrides), [config])
+    return config
 
 
 def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> tuple[Config, dict[str, Any]]:
@@ -168,6 +172,13 @@ def _resolved(expression: str, composed: DictConfig) -> Any:
     OmegaConf.set_struct(copy, False)
     copy["expression"] = expression
     return copy["expression"]
+
+
+def warn_without_effect(keys: Iterable[str], configs: Sequence[Config]) -> None:
+    """Warn about keys that a command sets to other values than their defaults, but that change none of its trials."""
+    for key, condition in without_effect(keys, [config.flat for config in configs]).items():
+        if any(config.flat.get(key) != flat(config.defaults).get(key) for config in configs):
+            warn_once(__name__, f"{key} has no effect here: it needs {condition}")
 
 
 def is_of_sweep(override: str) -> bool:

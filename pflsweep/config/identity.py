@@ -8,9 +8,9 @@ and the hash of its source.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflsweep.config import options
 from pflsweep.config.keys import PLUGS, under
@@ -43,21 +43,33 @@ NEUTRAL: dict[str, Any] = {
 }
 # Neutral values of keys that are gone. The configs of older records have them, and keep their identities.
 GONE: dict[str, Any] = {"train.compile": False}
-# Keys that have an effect only under a condition on the flat config, which may lack neutral values
-CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "data.shuffle": lambda config: config.get("data.targets") == "permuted",
-    "data.new_epochs": lambda config: config.get("data.new"),
-    "train.sampling": lambda config: config.get("train.participation") != 1.0,
-    "train.sampling_alpha": lambda config: (
-        config.get("train.sampling") == "dirichlet" and config.get("train.participation") != 1.0
+
+
+class Condition(NamedTuple):
+    """When a key has an effect. holds: whether it is met by a flat config, which may lack neutral values."""
+
+    text: str
+    holds: Callable[[Mapping[str, Any]], Any]
+
+
+_PARTIAL = Condition("train.participation below 1", lambda config: config.get("train.participation") != 1.0)
+# Keys that have an effect only under a condition
+CONDITIONAL_KEYS = {
+    "data.shuffle": Condition("data.targets=permuted", lambda config: config.get("data.targets") == "permuted"),
+    "data.new_epochs": Condition("data.new above 0", lambda config: config.get("data.new")),
+    "train.sampling": _PARTIAL,
+    "train.sampling_alpha": Condition(
+        f"train.sampling=dirichlet and {_PARTIAL.text}",
+        lambda config: config.get("train.sampling") == "dirichlet" and _PARTIAL.holds(config),
     ),
-    "train.optimiser_state": lambda config: config.get("train.momentum"),
-    "train.lr_of": lambda config: config.get("train.lr_decay") != 1.0 and config.get("train.participation") != 1.0,
-    "train.first_round": lambda config: config.get("train.participation") != 1.0,
-    "train.epochs": lambda config: config.get("train.steps") is None,
-    "metrics.all_size": lambda config: config.get("metrics.all"),
-    # The checksum of the rows in the file is part of the identity. A user's own partition may use `path` otherwise.
-    "partition.path": lambda config: config.get("partition") != "from_file",
+    "train.optimiser_state": Condition("train.momentum above 0", lambda config: config.get("train.momentum")),
+    "train.lr_of": Condition(
+        f"train.lr_decay other than 1 and {_PARTIAL.text}",
+        lambda config: config.get("train.lr_decay") != 1.0 and _PARTIAL.holds(config),
+    ),
+    "train.first_round": _PARTIAL,
+    "train.epochs": Condition("train.steps=null", lambda config: config.get("train.steps") is None),
+    "metrics.all_size": Condition("metrics.all=true", lambda config: config.get("metrics.all")),
 }
 
 
@@ -165,7 +177,20 @@ def with_neutral(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def effective(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a flat config without the keys that have no effect in it."""
-    return {key: value for key, value in config.items() if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](config)}
+    idle = set(without_effect(config, [config]))
+    # The checksum of the rows in the file is part of the identity. A user's own partition may use `path` otherwise
+    if config.get("partition") == "from_file":
+        idle.add("partition.path")
+    return {key: value for key, value in config.items() if key not in idle}
+
+
+def without_effect(keys: Iterable[str], configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return those of the keys that have no effect in any of the flat configs, each with what it needs to have one."""
+    return {
+        key: CONDITIONAL_KEYS[key].text
+        for key in sorted(CONDITIONAL_KEYS.keys() & set(keys))
+        if not any(CONDITIONAL_KEYS[key].holds(config) for config in configs)
+    }
 
 
 def method_name(chosen: Mapping[str, Any]) -> str:

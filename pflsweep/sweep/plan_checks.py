@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import Config
-from pflsweep.config.identity import RUNTIME, effective
+from pflsweep.config.identity import RUNTIME, without_effect
 from pflsweep.config.keys import key_of, under
 from pflsweep.config.schema import check
 from pflsweep.methods import stock
@@ -20,8 +20,8 @@ from pflsweep.trial.metadata import class_nodes
 from pflsweep.util.errors import UserError
 from pflsweep.util.once import warn_once
 
-# Keys outside of a trial's identity that still tell trials apart: they choose data, whose checksum is in it
-OF_DATA = ("data.root", "dataset.path", "partition.path")
+# Keys of RUNTIME that still tell trials apart: they choose data, whose checksum is in a trial's identity
+OF_DATA = ("data.root", "dataset.path")
 
 
 def check_search_words(overrides: Sequence[str], command: Command) -> None:
@@ -66,11 +66,10 @@ def check_config(config: Config, name: str, point: Point | None = None) -> None:
 def check_has_effect(words: SortedOverrides, groups: Sequence[Group]) -> None:
     """Raise UserError if a key that is swept or searched has no effect beside the others: all values are one trial."""
     tried = {key for key, values in words.axes.items() if len(values) > 1}.union(*(group.space for group in groups))
-    with_effect = {key for group in groups if tried for key in effective(group.config.flat)}
-    if idle := sorted(tried.difference(with_effect, OF_DATA)):
+    for key, condition in without_effect(tried, [group.config.flat for group in groups]).items():
         raise UserError(
-            f"{idle[0]} has several values, and no effect beside the other keys of these trials: all of them are the "
-            "same trial. Give it one value, or set the key on which it depends (docs/keys.md)."
+            f"{key} has several values, and no effect beside the other keys of these trials: all of them are the "
+            f"same trial. Give it one value, or add what it needs: {condition}."
         )
 
 

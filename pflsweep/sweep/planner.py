@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.config.compose import Config, is_of_sweep
+from pflsweep.config.compose import Config, is_of_sweep, warn_without_effect
 from pflsweep.config.fields import require
 from pflsweep.config.hydra_errors import hydra_errors, unknown_key
 from pflsweep.config.identity import method_name, raised
@@ -77,6 +77,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
     check_has_effect(words, groups)
+    warn_without_effect(_given_keys(words), [group.config for group in groups])
     warn_same_trials(groups)
     config_seed = groups[0].config.seed
     seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])

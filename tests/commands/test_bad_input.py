@@ -265,7 +265,10 @@ SWEEPS = [
     ("algorithm=fedprox,local algorithm.mu=1", ["algorithm.mu is not a key of every option"]),
     ("dataset=digits,nothing", ["there is no dataset 'nothing'"]),
     ("~train.lr", ["train.lr is missing"]),
-    ("train.sampling_alpha=0.1,1", ["train.sampling_alpha has several values, and no effect", "the same trial"]),
+    (
+        "train.sampling_alpha=0.1,1",
+        ["train.sampling_alpha has several values, and no effect", "needs: train.sampling=dirichlet"],
+    ),
     ("train.epochs=1,2 train.steps=3", ["train.epochs has several values, and no effect beside the other keys"]),
     ("=3", ["'=3' has no key"]),
     ("train.lr=${x},1", ["train.lr cannot be resolved", "'x' not found"]),

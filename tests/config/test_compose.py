@@ -10,6 +10,7 @@ from pflsweep.config.node import Node
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 
 def test_an_option_in_a_folder_that_was_not_named_is_pointed_at(
@@ -78,3 +79,19 @@ def test_an_option_of_ones_own_may_not_have_a_shipped_name(tmp_path: Path) -> No
         with pytest.raises(UserError, match=rf"{name}.yaml has the name of a shipped option, which would be used"):
             folders(tmp_path)
         file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        ("train.epochs=3 train.steps=2", "train.epochs has no effect here: it needs train.steps=null"),
+        ("metrics.all_size=own", "metrics.all_size has no effect here: it needs metrics.all=true"),
+        ("train.epochs=3", ""),
+        ("metrics.all_size=union", ""),  # the default, which a script may name
+        ("train.lr_of=last_turn train.lr_decay=0.9 train.participation=0.5", ""),
+    ],
+)
+def test_a_key_without_effect_is_warned_about(words: str, warning: str, caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    compose(words.split())
+    assert [record.getMessage() for record in caplog.records] == [warning] * bool(warning)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.config.compose import compose, is_of_sweep
+from pflsweep.config.compose import compose, compose_both, is_of_sweep
 from pflsweep.config.hydra_loader import load, search_path, sweep_values_of
 from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
@@ -23,6 +23,7 @@ from pflsweep.sweep.planner import _versions
 from pflsweep.sweep.search_space import Axis, grid_points, params_of, parse_axis
 from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -37,7 +38,7 @@ def planned(*words: str, calls: Counter | None = None) -> Plan:
     def counted(overrides: list[str]) -> Any:
         if calls is not None:
             calls[" ".join(overrides)] += 1
-        return compose(overrides)
+        return compose_both(overrides)[0]
 
     return planner.build(command, words, counted, OverridesParser.create(), "test")
 
@@ -458,6 +459,14 @@ def test_rows_that_train_the_same_trials_are_named(caplog: pytest.LogCaptureFixt
     planned("sweep=mine")
     assert [record.getMessage() for record in caplog.records] == [
         "rows 'a row' and 'its twin' are the same trials: comparisons show one of them"
+    ]
+
+
+def test_a_key_is_warned_about_that_no_trial_of_the_sweep_needs(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    planned("algorithm=fedavg,local", "train.participation=1,0.5", "train.first_round=all", "data.new_epochs=3")
+    assert [record.getMessage() for record in caplog.records] == [
+        "data.new_epochs has no effect here: it needs data.new above 0"
     ]
 
 

@@ -32,10 +32,11 @@ def plotted_cells(comparison: Comparison) -> dict[str, list[PlottedCell]]:
     found: dict[str, list[PlottedCell]] = {}
     for cell in comparison.paper_cells:
         printed, ours, unit = cell.printed.value, cell.value.mean, cell.printed.unit
+        metric = cell.printed.metric.replace("_", " ")
         column = comparison.layout.column_of(cell.printed)
         if column is None or printed is None or not (math.isfinite(printed) and math.isfinite(ours)):
             continue
-        factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.printed.metric} ({unit})")
+        factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{metric} ({unit})")
         found.setdefault(name, []).append(PlottedCell(cell, column, factor * printed, factor * ours))
     return found
 
@@ -77,7 +78,7 @@ def _panel(axes: Any, unit: str, readings: dict[str, list[PlottedCell]]) -> None
             at = ([point.printed for point in drawn], [point.ours for point in drawn])
             axes.scatter(*at, **look, gid=f"against print {reading} {name}")
         axes.scatter([], [], s=30, color=colour, label=f"{reading}: {len(agree)} of {len(found)} agree (filled)")
-    axes.set(xlabel=f"printed {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
+    axes.set(xlabel=f"published {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
     axes.set_aspect("equal", adjustable="box", anchor="W")  # names have the room at the right
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
 
