@@ -21,7 +21,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 INTRO = """# Keys
 
 `key=value` on the command line sets a key. `pflsweep list keys` prints those of every trial and of a sweep. Keys of
-methods are in [reports/methods.md](../reports/methods.md). This page is written by `python -m tools.keys_page`.
+methods are in [reports/methods.md](../reports/methods.md). A key that needs another one has no effect without it, and
+a command that sets it says so. This page is written by `python -m tools.keys_page`.
 """
 OF_OPTIONS = {
     "dataset": "Keys of a dataset",
