@@ -11,7 +11,7 @@ from typing import Any
 from pflsweep.config.compose import compose
 from pflsweep.config.fields import Rule, rules_of
 from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
-from pflsweep.config.identity import CONDITIONAL_KEYS
+from pflsweep.config.identity import needs
 from pflsweep.config.keys import as_override
 from pflsweep.config.node import Node
 from pflsweep.config.options import KEY_GROUPS, SWEEP_GROUPS, Keys, rules, sweep_rules
@@ -88,18 +88,13 @@ def _sections(groups: dict[str, type[Keys]], rules: dict[str, Rule], defaults: d
     sections = []
     for group, keys in groups.items():
         rows = [
-            [f"`{key}`", as_override(defaults[key]), rule.meaning + _needs(key), str(rule)]
+            [f"`{key}`", as_override(defaults[key]), rule.meaning + needs(key), str(rule)]
             for key, rule in rules.items()
             if key.rpartition(".")[0] == group
         ]
         head, about = f"`{group}`" if group else first, (keys.__doc__ or "").partition("\n")[0]
         sections.append(f"## {head}\n\n{about}\n\n{table(['key', 'default', 'meaning', 'allowed'], rows, ':--')}")
     return sections
-
-
-def _needs(key: str) -> str:
-    """Return the condition under which a key has an effect, for the end of its meaning; empty without one."""
-    return f" (needs {CONDITIONAL_KEYS[key].text})" if key in CONDITIONAL_KEYS else ""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from pflsweep.commands.parser import Parser
 from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
-from pflsweep.config.identity import shipped_options
+from pflsweep.config.identity import needs, shipped_options
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import UserError, counted, nearest
@@ -61,7 +61,7 @@ def _keys(config_dir: str | None) -> dict[str, str]:
     """Return a line for each key of a trial or sweep and its default: its meaning and allowed values."""
     defaults = {**compose([], config_dir).flat, **sweep_defaults()}
     return {
-        f"{key}={as_override(defaults[key])}": f"{rule.meaning} ({rule})"
+        f"{key}={as_override(defaults[key])}": f"{rule.meaning}{needs(key)} ({rule})"
         for key, rule in {**rules(), **sweep_rules()}.items()
     }
 

@@ -193,6 +193,11 @@ def without_effect(keys: Iterable[str], configs: Sequence[Mapping[str, Any]]) ->
     }
 
 
+def needs(key: str) -> str:
+    """Return what a key needs to have an effect, for the end of its meaning; empty if it always has one."""
+    return f"; needs {CONDITIONAL_KEYS[key].text}" if key in CONDITIONAL_KEYS else ""
+
+
 def method_name(chosen: Mapping[str, Any]) -> str:
     """Return the name of a method with its plug-ins, such as fedavg+ala+gaussian. chosen: the option of each group."""
     plugged = [(group, chosen.get(group) or "none") for group in PLUGS]

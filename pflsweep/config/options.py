@@ -49,7 +49,7 @@ class Data(Keys):
         choices=("own", "permuted"),
         neutral="own",
     )
-    shuffle: int = hyper("number of the permutation of data.targets=permuted", low=0, high=SEEDS, neutral=0)
+    shuffle: int = hyper("number of that permutation of clients", low=0, high=SEEDS, neutral=0)
     new: int = hyper(
         "random clients that never train; at the end they fine-tune the global model, or without one the initial model",
         low=0,
@@ -120,7 +120,7 @@ class Train(Keys):
         choices=("uniform", "size", "dirichlet", "fixed"),
         neutral="uniform",
     )
-    sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", above=0, neutral=1.0)
+    sampling_alpha: float = hyper("alpha of the Dirichlet probabilities", above=0, neutral=1.0)
     first_round: str = hyper(
         "clients that the first round trains: its cohort, or all", choices=("cohort", "all"), neutral="cohort"
     )

@@ -133,6 +133,13 @@ def test_list_scales_has_those_of_ones_own_and_numbers(
     assert "1.5 million training images a trial" in lines["small"]
 
 
+def test_list_keys_says_what_a_key_needs(capsys: pytest.CaptureFixture) -> None:
+    assert main(["list", "keys"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert "; needs train.steps=null (a whole number" in lines["train.epochs=2"]
+    assert "needs" not in lines["train.momentum=0.0"]
+
+
 def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
