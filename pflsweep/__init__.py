@@ -45,14 +45,18 @@ def run(
 
     Raises pflsweep.util.errors.UserError on bad input, and pflsweep.Diverged where no client's loss is finite any more.
     """
-    from pflsweep.config.compose import compose
-    from pflsweep.config.keys import put
+    from pflsweep.config.compose import compose, warn_without_effect
+    from pflsweep.config.keys import key_of, put
+    from pflsweep.config.schema import check
     from pflsweep.data.prescribed import prescribed
     from pflsweep.trial.run import run_trial
 
     if isinstance(partition, str):
         partition, keys = None, {"partition": partition, **keys}
-    config = compose(_untracked(overrides, keys), config_dir)
+    words = _untracked(overrides, keys)
+    config = compose(words, config_dir)
+    check(config)
+    warn_without_effect(map(key_of, words), [config])
     given = prescribed(partition, cohorts, batches)
     if given.digest is not None:
         put(config.values, "data.prescribed", given.digest)

@@ -94,9 +94,7 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
     """Return a trial's Config as the command line would make it, from any working directory. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_single(overrides)
-    config = compose_both(overrides, config_dir)[0]
-    warn_without_effect(map(key_of, overrides), [config])
-    return config
+    return compose_both(overrides, config_dir)[0]
 
 
 def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> tuple[Config, dict[str, Any]]:
@@ -175,7 +173,10 @@ def _resolved(expression: str, composed: DictConfig) -> Any:
 
 
 def warn_without_effect(keys: Iterable[str], configs: Sequence[Config]) -> None:
-    """Warn about keys that a command sets to other values than their defaults, but that change none of its trials."""
+    """Warn about keys that a command sets to other values than their defaults, but that change none of its trials.
+
+    configs: of these trials, which have been checked, so that what is wrong is said alone.
+    """
     for key, condition in without_effect(keys, [config.flat for config in configs]).items():
         if any(config.flat.get(key) != flat(config.defaults).get(key) for config in configs):
             warn_once(__name__, f"{key} has no effect here: it needs {condition}")

@@ -77,7 +77,6 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         search_table = table if asked_scale is None else read_table_as(command.sweep, str(asked_scale), command.reading)
         groups = list(_groups_of_table(table, search_table, words, compose, parser, command, scales))
     check_has_effect(words, groups)
-    warn_without_effect(_given_keys(words), [group.config for group in groups])
     warn_same_trials(groups)
     config_seed = groups[0].config.seed
     seeds = words.seeds or ([config_seed] if table is None else table.seeds[: scale.seeds])
@@ -93,6 +92,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     count = min(command.workers.count, max(1, len(list(plan.slots))))
     plan = plan._replace(workers=replace(command.workers, count=count))
     check_plan(plan, command.only)
+    warn_without_effect(_given_keys(words), [group.config for group in groups])
     return plan
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.config.compose import compose
+from pflsweep.config.compose import compose, warn_without_effect
 from pflsweep.config.hydra_loader import folders
+from pflsweep.config.keys import key_of
 from pflsweep.config.node import Node
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
@@ -93,5 +94,5 @@ def test_an_option_of_ones_own_may_not_have_a_shipped_name(tmp_path: Path) -> No
 )
 def test_a_key_without_effect_is_warned_about(words: str, warning: str, caplog: pytest.LogCaptureFixture) -> None:
     warn_once.cache_clear()
-    compose(words.split())
+    warn_without_effect(map(key_of, words.split()), [compose(words.split())])
     assert [record.getMessage() for record in caplog.records] == [warning] * bool(warning)

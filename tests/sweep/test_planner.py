@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.config.compose import compose, compose_both, is_of_sweep
+from pflsweep.config.compose import compose, is_of_sweep
 from pflsweep.config.hydra_loader import load, search_path, sweep_values_of
 from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
@@ -38,7 +38,7 @@ def planned(*words: str, calls: Counter | None = None) -> Plan:
     def counted(overrides: list[str]) -> Any:
         if calls is not None:
             calls[" ".join(overrides)] += 1
-        return compose_both(overrides)[0]
+        return compose(overrides)
 
     return planner.build(command, words, counted, OverridesParser.create(), "test")
 
