@@ -45,9 +45,8 @@ def run(
 
     Raises pflsweep.util.errors.UserError on bad input, and pflsweep.Diverged where no client's loss is finite any more.
     """
-    from pflsweep.config.compose import compose, warn_without_effect
+    from pflsweep.config.compose import compose
     from pflsweep.config.keys import key_of, put
-    from pflsweep.config.schema import check
     from pflsweep.data.prescribed import prescribed
     from pflsweep.trial.run import run_trial
 
@@ -55,12 +54,10 @@ def run(
         partition, keys = None, {"partition": partition, **keys}
     words = _untracked(overrides, keys)
     config = compose(words, config_dir)
-    check(config)
-    warn_without_effect(map(key_of, words), [config])
     given = prescribed(partition, cohorts, batches)
     if given.digest is not None:
         put(config.values, "data.prescribed", given.digest)
-    return run_trial(config, prescribed=None if given.digest is None else given)
+    return run_trial(config, prescribed=None if given.digest is None else given, given_keys=map(key_of, words))
 
 
 def run_sweep(

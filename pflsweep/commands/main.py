@@ -236,10 +236,9 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        from pflsweep.config.compose import check_single, config_of, warn_without_effect
+        from pflsweep.config.compose import check_single, config_of
         from pflsweep.config.hydra_errors import hydra_errors
         from pflsweep.config.keys import key_of
-        from pflsweep.config.schema import check
         from pflsweep.trial.run import run_trial
 
         hydra = HydraConfig.get()
@@ -253,9 +252,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             check_single(said)
             with hydra_errors(said):
                 config = config_of(composed, hydra)  # type: ignore[arg-type]
-            check(config)
-            warn_without_effect(map(key_of, said), [config])
-            outcome: Any = run_trial(config)
+            outcome: Any = run_trial(config, given_keys=map(key_of, said))
         except Exception as error:
             outcome = error
         outcomes.append(outcome)

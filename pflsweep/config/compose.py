@@ -173,10 +173,7 @@ def _resolved(expression: str, composed: DictConfig) -> Any:
 
 
 def warn_without_effect(keys: Iterable[str], configs: Sequence[Config]) -> None:
-    """Warn about keys that a command sets to other values than their defaults, but that change none of its trials.
-
-    configs: of these trials, which have been checked, so that what is wrong is said alone.
-    """
+    """Warn about keys that a command sets to other values than their defaults, but that change none of its trials."""
     for key, condition in without_effect(keys, [config.flat for config in configs]).items():
         if any(config.flat.get(key) != flat(config.defaults).get(key) for config in configs):
             warn_once(__name__, f"{key} has no effect here: it needs {condition}")

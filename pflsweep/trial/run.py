@@ -4,7 +4,7 @@ A trial that was stopped is continued by the same command. One that is finished 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pflsweep.config.compose import Config
+from pflsweep.config.compose import Config, warn_without_effect
 from pflsweep.config.options import Tracking
 from pflsweep.config.schema import check, typed
 from pflsweep.data.prescribed import Prescribed
@@ -78,6 +78,7 @@ def run_trial(
     sweep_workers: int = 1,
     prescribed: Prescribed | None = None,
     labels: Labels | None = None,
+    given_keys: Iterable[str] = (),
 ) -> Result:
     """Train the rounds of a trial that are not trained yet, and return its result.
 
@@ -85,7 +86,7 @@ def run_trial(
     raise Pruned or LeaseLost. stop: returns whether to stop after this round. member: of a stack of trials, each of
     which has a thread. sweep_workers: those of the sweep on this machine. prescribed: partition, cohorts or batches
     that are given instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in
-    its sweep.
+    its sweep. given_keys: those that a command sets, of which it warns where they have no effect.
 
     Raises UserError on bad input, also from `open_tracker`, before anything is written; Locked where another process
     trains the trial; Stopped on Ctrl-C, SIGTERM and `stop`; Pruned and LeaseLost from `after_round`; Diverged;
@@ -95,6 +96,8 @@ def run_trial(
     config = typed(config)
     with _BUILDING:
         parts = build(config, prescribed)
+    # Not before, so that what is wrong is said alone
+    warn_without_effect(given_keys, [config])
     train = config.train
     # Computed before `process_wide` sets threads to one for a small model
     share = cores(train.workers, train.threads, sweep_workers)

@@ -54,10 +54,7 @@ GIVEN = [
     ("algorithm=路径", ["there is no algorithm '路径'", "fedavg"]),
     ("dataset=npz dataset.path=路径/x.npz", ["dataset.path is 路径/x.npz: there is no such file in /", "路径."]),
     ("dataset=路 --config-dir=路径", ["There is no folder '路径'"]),
-    (
-        "train.lr_of=last_turn train.lr_decay=0.9 algorithm=scaffold",
-        ["algorithm=scaffold takes one learning rate", "It goes with apfl"],
-    ),
+    ("train.lr_of=last_turn algorithm=scaffold", ["algorithm=scaffold takes one learning rate", "It goes with apfl"]),
     ("privacy=dp_sgd privacy.read_after=0", ["privacy.read_after is 0", "above 0 or null"]),
     ("model=nfresnet18 model.alpha=-1", ["model.alpha is -1", "above 0 and at most 10"]),
     ("hydra.sweep.dir=x", ["hydra.sweep.dir=x", "paths.runs=FOLDER"]),
